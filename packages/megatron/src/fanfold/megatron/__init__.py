@@ -1,0 +1,1 @@
+"""Megatron-Core workers in any parallel layout, with or without a GPU."""
