@@ -1,0 +1,65 @@
+"""What can go wrong with groups of ranks. Every class is also the built-in that fits."""
+
+from __future__ import annotations
+
+from fanfold.dispatch import FanfoldError
+
+
+class WorkerError(FanfoldError):
+    """Root of everything `fanfold.worker` raises by itself."""
+
+
+class PoolError(WorkerError, ValueError):
+    """A resource pool that cannot be, or cannot be divided or joined as asked."""
+
+
+class RankEnvironmentError(WorkerError, ValueError):
+    """The rank environment is missing, contradicts itself, or was about to be overwritten."""
+
+
+class MeshError(WorkerError, ValueError):
+    """A mesh that no rank registered, that ranks registered differently, or that one registered twice."""
+
+
+class GroupUsageError(WorkerError, ValueError):
+    """A group was made or called in a way that cannot work."""
+
+
+class UnknownMethodError(WorkerError, AttributeError):
+    """A group was asked for a method its worker class does not register."""
+
+
+class MethodNameClashError(WorkerError, TypeError):
+    """A registered method has the name of an attribute that the group itself needs."""
+
+
+class NotPicklableError(WorkerError, TypeError):
+    """An argument, a result or a class cannot cross to another rank."""
+
+
+class WaitTimeoutError(WorkerError, TimeoutError):
+    """A wait passed its limit.
+
+    Attributes:
+        what: What was waited for.
+        seconds: The limit.
+        missing: What had not come by then.
+    """
+
+    def __init__(self, what: str, seconds: float, missing: str = "") -> None:
+        self.what = what
+        self.seconds = seconds
+        self.missing = missing
+        super().__init__(what, seconds, missing)
+
+    def __str__(self) -> str:
+        still = f"; still missing: {self.missing}" if self.missing else ""
+        return f"{self.what} was not over within {self.seconds:g} s{still}"
+
+
+class WorkerStartError(WorkerError, RuntimeError):
+    """A rank could not build its worker; the rank's own error is the cause."""
+
+
+class WorkerLostError(WorkerError, RuntimeError):
+    """A rank is gone: its process ended, was killed, or cannot be reached."""

@@ -1,0 +1,39 @@
+"""Deadlines: every wait has one, and says what it waits for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from fanfold.worker.errors import WaitTimeoutError
+
+START_LIMIT = 300.0  # seconds until all ranks of a group have built their workers: a model import alone takes many
+CALL_LIMIT = 7200.0  # seconds for one call: longer than a step or a rollout, shorter than a night lost to a hang
+STOP_LIMIT = 30.0  # seconds for ending ranks that answer; what does not answer is killed
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment by which a named wait has to be over.
+
+    Attributes:
+        seconds: The limit as it was given, in seconds.
+        what: What is waited for, as it is named in the error.
+    """
+
+    seconds: float
+    what: str
+    started: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float:
+        """Return the seconds that are left, never below zero."""
+        return max(0.0, self.started + self.seconds - time.monotonic())
+
+    def passed(self) -> bool:
+        """Say whether the moment is over."""
+        return self.left() == 0.0
+
+    def check(self, missing: str = "") -> None:
+        """Raise `WaitTimeoutError` when the moment is over; `missing` says what has not come."""
+        if self.passed():
+            raise WaitTimeoutError(what=self.what, seconds=self.seconds, missing=missing)
