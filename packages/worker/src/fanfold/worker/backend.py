@@ -52,13 +52,15 @@ class StartedRank:
 class Request:
     """One call on one rank: a method of the worker by name, or a function that is given the worker first.
 
-    Arguments may be what `Backend.place` returned; the worker sees the placed value.
+    Every argument went through `Backend.place`; the worker sees the value that was placed. A rank whose result is not
+    `wanted` runs the method and returns None, so that only what is collected travels.
     """
 
     method: str | Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     context: CallContext
+    wanted: bool = True
 
     @property
     def label(self) -> str:
