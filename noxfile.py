@@ -1,0 +1,301 @@
+"""The checks of fanfold. `nox` runs the starred ones: all that must pass before a change lands.
+
+nox -s lint types boundaries        while you write: a minute
+nox -t dispatch                     the tests of one package, on every Python that is here
+nox -s "tests(worker-3.12)" -- -x   what follows -- goes to pytest
+nox -s bench -- dispatch            the measurements of one package
+
+Everything is installed below .venv and .nox of this clone. Pythons are looked for on the PATH and among pyenv's.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+
+from tools.check_wheels import stale_files, wheel_of  # noqa: E402 (the line above makes `tools` importable)
+from tools.interpreters import default_version, find_interpreters  # noqa: E402
+from tools.workspace import PYTHONS, declared_siblings, read_workspace  # noqa: E402
+
+PACKAGES = read_workspace(ROOT)
+FOUND = find_interpreters()
+DEFAULT = default_version(FOUND)
+ON_EVERY_PYTHON = ("dispatch", "worker")
+WORK = ROOT / ".nox"
+LOCAL_UV = ROOT / ".uv" / "bin" / "uv"
+UV = os.environ.get("UV") or (str(LOCAL_UV) if LOCAL_UV.exists() else "uv")
+
+# Nothing of the caller's Python may reach an environment. One thread each: on a small machine, ranks that all start a
+# thread pool as wide as the machine spend their time waiting for each other.
+CLEAN = {
+    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    "PYTHONHOME": None,
+    "PYTHONPATH": None,
+    "UV_PYTHON": None,
+    "VIRTUAL_ENV": None,
+}
+
+
+def matrix(packages: Iterable[str], pythons: Iterable[str]) -> list[tuple[str, str]]:
+    """Each package on each Python, package by package."""
+    versions = tuple(pythons)
+    return [(package, version) for package in packages for version in versions]
+
+
+def named(pairs: list[tuple[str, str]], *, tagged: bool = False) -> list[nox.param]:
+    """The pairs as parameters called `dispatch-3.11`."""
+    return [nox.param(*pair, id="-".join(pair), tags=[pair[0]] if tagged else []) for pair in pairs]
+
+
+DAILY_TESTS = [
+    *matrix(ON_EVERY_PYTHON, FOUND or [DEFAULT]),
+    *matrix([name for name in PACKAGES if name not in ON_EVERY_PYTHON], [DEFAULT]),
+]
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "none"  # uv makes the environments below, so that several sessions can share one
+nox.options.sessions = [
+    *("pythons", "lint", "types", "boundaries"),
+    *(f"tests({package}-{version})" for package, version in DAILY_TESTS),
+    *("wheels", "docs", "integration"),
+]
+
+
+def run(session: nox.Session, *command: str | Path, cwd: Path = ROOT, **environment: str | None) -> None:
+    """Run a command in a folder, with a clean environment."""
+    with session.chdir(cwd):
+        session.run(*map(str, command), env=CLEAN | environment, external=True)
+
+
+# Environments.
+
+
+def python_argument(session: nox.Session, version: str) -> str:
+    """What `uv --python` gets for a version: the interpreter found here. A missing one skips the session.
+
+    Where no supported Python was found at all, uv is asked for the default one: it may be able to download it.
+    """
+    if version not in FOUND and FOUND:
+        session.skip(f"no Python {version} on this machine (PATH and pyenv); install it to run this")
+    return str(FOUND.get(version, version))
+
+
+def sync(session: nox.Session, folder: Path, *selection: str) -> Path:
+    """An environment that holds what uv.lock says of the selection; its bin folder."""
+    python = python_argument(session, DEFAULT)
+    run(session, UV, "sync", "-q", "--locked", *selection, "--python", python, UV_PROJECT_ENVIRONMENT=str(folder))
+    return folder / "bin"
+
+
+def dev_tools(session: nox.Session) -> Path:
+    """The development tools alone: there in seconds, in a clone that has nothing yet."""
+    return sync(session, WORK / "dev", "--only-group", "dev")
+
+
+def everything(session: nox.Session) -> Path:
+    """The environment of a developer, .venv: all packages editable, all extras, all groups."""
+    return sync(session, ROOT / ".venv", "--all-packages", "--all-extras", "--all-groups")
+
+
+def fresh(session: nox.Session, name: str, version: str) -> Path:
+    """A new empty environment; its bin folder."""
+    folder = WORK / name
+    run(session, UV, "venv", "-q", "--clear", "--python", python_argument(session, version), folder)
+    return folder / "bin"
+
+
+# Wheels.
+
+BUILT: dict[str, Path] = {}
+
+
+def wheel(session: nox.Session, name: str) -> Path:
+    """The wheel of one package, built from its source distribution, once a run."""
+    if name not in BUILT:
+        folder = WORK / "wheels" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        run(session, UV, "build", "-q", "--out-dir", folder, PACKAGES[name].folder)
+        BUILT[name] = wheel_of(PACKAGES[name], folder)
+    return BUILT[name]
+
+
+def install_alone(session: nox.Session, bin_folder: Path, name: str, *options: str | Path) -> None:
+    """Install the wheels of a package and of its declared siblings, and what the options add; nothing else.
+
+    The wheels are given by path, and what was installed is compared with them: the version stays the same from build to
+    build, and a cached older wheel of that version would be taken without a word.
+    """
+    wheels = {each: wheel(session, each) for each in (name, *declared_siblings(PACKAGES, name))}
+    refresh = [f"--refresh-package={PACKAGES[each].distribution}" for each in wheels]
+    command: tuple[str | Path, ...] = (
+        UV,
+        "pip",
+        "install",
+        "-q",
+        "--no-sources",
+        "--python",
+        bin_folder / "python",
+        *refresh,
+    )
+    run(session, *command, *wheels.values(), *options)
+    (site_packages,) = bin_folder.parent.glob("lib/python*/site-packages")
+    stale = [file for path in wheels.values() for file in stale_files(path, site_packages)]
+    if stale:
+        session.error(f"the installation does not hold the wheels built a moment ago: {', '.join(stale)}")
+
+
+@contextmanager
+def outside_the_tree(name: str) -> Iterator[Path]:
+    """A folder far from src with what the tests of a package may read: tests, README, pytest's configuration."""
+    folder = PACKAGES[name].folder
+    with tempfile.TemporaryDirectory(prefix=f"fanfold-{name}-") as temporary:
+        copy = Path(temporary) / name
+        shutil.copytree(folder / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(folder / "README.md", copy)
+        shutil.copy(folder / "pyproject.toml", copy)
+        yield copy
+
+
+def run_tests_alone(session: nox.Session, bin_folder: Path, name: str) -> None:
+    """The tests of a package against what is installed."""
+    path = os.pathsep.join((str(bin_folder), os.environ["PATH"]))
+    with outside_the_tree(name) as copy:
+        command: tuple[str | Path, ...] = (
+            bin_folder / "python",
+            "-P",
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            *session.posargs,
+        )
+        run(session, *command, cwd=copy, PATH=path, VIRTUAL_ENV=str(bin_folder.parent))
+
+
+# Sessions.
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
+    """Say which Pythons are here, which are missing, and which one the checks use."""
+    for version in PYTHONS:
+        session.log(f"Python {version}: {FOUND.get(version, 'MISSING, its sessions are skipped')}")
+    session.log(f"the checks use {DEFAULT}; uv is {UV}")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff's rules and format, and the spelling."""
+    tools = dev_tools(session)
+    run(session, tools / "ruff", "check")
+    run(session, tools / "ruff", "format", "--check")
+    run(session, tools / "codespell")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Strict mypy over sources and tests of everything."""
+    run(session, everything(session) / "mypy", *session.posargs)
+
+
+@nox.session
+def boundaries(session: nox.Session) -> None:
+    """The directions of imports, the namespace, the sibling versions, the tree; and the tests of tools/."""
+    tools = everything(session)
+    run(session, tools / "lint-imports", "--no-logo", "--no-cache")
+    for check in ("namespace", "versions", "imports", "tree"):
+        run(session, tools / "python", "-m", f"tools.check_{check}")
+    run(session, tools / "pytest", "tools", "-m", "not installs", *session.posargs)
+
+
+@nox.session
+@nox.parametrize(("package", "version"), named(matrix(PACKAGES, PYTHONS), tagged=True))
+def tests(session: nox.Session, package: str, version: str) -> None:
+    """Test one package alone: its wheel, its declared siblings' wheels, its test group, outside src."""
+    bin_folder = fresh(session, f"tests-{package}-{version}", version)
+    install_alone(session, bin_folder, package, "--group", f"{PACKAGES[package].folder}/pyproject.toml:test")
+    run_tests_alone(session, bin_folder, package)
+
+
+@nox.session
+@nox.parametrize(("package", "version"), named(matrix(PACKAGES, (PYTHONS[0], PYTHONS[-1]))))
+def lowest(session: nox.Session, package: str, version: str) -> None:
+    """Test one package alone with the lowest versions of what it requires."""
+    bin_folder = fresh(session, f"lowest-{package}-{version}", version)
+    project = PACKAGES[package].folder / "pyproject.toml"
+    install_alone(
+        session, bin_folder, package, "--resolution=lowest-direct", "-r", project, "--group", f"{project}:test"
+    )
+    run(session, UV, "pip", "list", "--python", bin_folder / "python")
+    run_tests_alone(session, bin_folder, package)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build all wheels, look into them, install each alone and import it; install from a clone as the README says."""
+    for name in PACKAGES:
+        wheel(session, name)
+    tools = everything(session)
+    run(session, tools / "python", "-m", "tools.check_wheels", WORK / "wheels")
+    for name, package in PACKAGES.items():
+        bin_folder = fresh(session, f"wheels-{name}", DEFAULT)
+        install_alone(session, bin_folder, name)
+        program = (
+            f"import {package.module} as door; print(door.__name__, len(door.__all__), 'names from', door.__file__)"
+        )
+        run(session, bin_folder / "python", "-P", "-c", program)
+    run(session, tools / "pytest", "tools", "-m", "installs", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build docs/ with warnings as errors, and run every code block of the pages and of the README."""
+    tools = everything(session)
+    output = ROOT / "docs" / "_build" / "html"
+    run(session, tools / "sphinx-build", "-W", "--keep-going", "-q", "-E", "-b", "html", "docs", output)
+    session.log(f"built {output}/index.html")
+    run(session, tools / "pytest", "docs", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """The packages together: detached Megatron training on a local Ray cluster, and what can go wrong there."""
+    run(session, everything(session) / "pytest", "integration", *session.posargs)
+
+
+@nox.session
+def integration_gpu(session: nox.Session) -> None:
+    """The detached flow on real GPUs; says aloud that it skipped where there are none."""
+    run(session, everything(session) / "python", "integration/gpu/run.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure: `nox -s bench -- dataproto` runs packages/dataproto/bench/*.py; no name runs all there are."""
+    python = everything(session) / "python"
+    names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
+    options = [argument for argument in session.posargs if argument not in PACKAGES]
+    scripts = [script for name in names for script in sorted((PACKAGES[name].folder / "bench").glob("bench_*.py"))]
+    if not scripts:
+        session.error(f"no bench/bench_*.py in {', '.join(names)}")
+    for script in scripts:
+        run(session, python, script, *options)
+
+
+@nox.session
+def deep(session: nox.Session) -> None:
+    """Property tests with 2000 examples each: `nox -s deep -- dispatch`; no name runs all packages."""
+    python = everything(session) / "python"
+    names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
+    options = [argument for argument in session.posargs if argument not in PACKAGES]
+    profile = ("-p", "tools.hypothesis_profiles", "--hypothesis-profile=deep", "-m", "hypothesis", "--timeout=3600")
+    for name in names:
+        run(session, python, "-m", "pytest", *profile, *options, cwd=PACKAGES[name].folder, PYTHONPATH=str(ROOT))
