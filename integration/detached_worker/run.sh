@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The whole flow in one command: a cluster, a server that makes detached workers and exits, a client that trains them.
+# Options go to server.py and client.py alike; see README.md. The last line on standard output is one JSON object.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${PYTHON:-python}
+group=trainer-$$
+scratch=
+ray_pid=
+child=
+
+say() { printf '%s\n' "$*" >&2; }
+
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM HUP
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    if [[ -n ${server_ran:-} ]]; then
+        "$python" "$here/server.py" --stop --name "$group" >&2 || true
+    fi
+    if [[ -n $ray_pid ]]; then
+        # Only the cluster that was started here: `ray stop` would end every cluster of this user on this machine.
+        kill -TERM "$ray_pid" 2>/dev/null || true
+        wait "$ray_pid" 2>/dev/null || true
+    fi
+    [[ -z $scratch ]] || rm -rf "$scratch"
+    exit "$status"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+start_cluster() {
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/fanfold.XXXXXX")
+    # A token of its own, so that nobody else on this machine can run code through the cluster.
+    export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$scratch/token RAY_USAGE_STATS_ENABLED=0
+    (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' >"$RAY_AUTH_TOKEN_PATH")
+    for _ in 1 2 3; do # a free port may be taken by somebody else before Ray binds it
+        try_port "${RAY_PORT:-$(free_port)}" && return
+        [[ -z ${RAY_PORT:-} ]] || break
+    done
+    say "error: no Ray cluster could be started; the end of its output:"
+    tail -n 15 "$scratch/ray.log" >&2
+    exit 1
+}
+
+try_port() {
+    # A job of its own process group: Ctrl-C reaches this script first, which then ends things in order.
+    set -m
+    ray start --head --block --node-ip-address=127.0.0.1 --port="$1" --include-dashboard=false \
+        --temp-dir="$scratch" >"$scratch/ray.log" 2>&1 </dev/null &
+    ray_pid=$!
+    set +m
+    export RAY_ADDRESS=127.0.0.1:$1
+    for _ in $(seq 600); do
+        grep -q 'Ray runtime started' "$scratch/ray.log" && return 0
+        kill -0 "$ray_pid" 2>/dev/null || break
+        sleep 0.2
+    done
+    kill -TERM "$ray_pid" 2>/dev/null || true
+    wait "$ray_pid" 2>/dev/null || true
+    ray_pid=
+    return 1
+}
+
+# In the background, so that a signal ends the script at once and not when the command has finished.
+run() {
+    "$@" &
+    child=$!
+    wait "$child"
+    child=
+}
+
+seconds_since() { "$python" -c 'import sys, time; print(f"{time.time() - float(sys.argv[1]):.2f}")' "$1"; }
+
+"$python" "$here/options.py" "$@" # wrong options are refused before anything is started; --help ends here
+began=$(date +%s.%N)
+[[ -n ${RAY_ADDRESS:-} ]] || start_cluster
+export PHASE_SECONDS="cluster=$(seconds_since "$began")"
+began=$(date +%s.%N)
+server_ran=1
+run "$python" "$here/server.py" --name "$group" "$@" >&2
+PHASE_SECONDS+=" server=$(seconds_since "$began")"
+run "$python" "$here/client.py" --name "$group" "$@"
