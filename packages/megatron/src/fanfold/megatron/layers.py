@@ -1,0 +1,98 @@
+"""Two parts that Megatron's local layers lack without TransformerEngine: a norm for sequence parallelism and SDPA attention.
+
+Both are handed to Megatron through its layer specs. T tokens, B rows, H heads, G key and value heads, d head size; `h`
+hidden size; C context-parallel ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from torch.nn import functional
+
+
+class Norm(torch.nn.RMSNorm):
+    """RMS norm whose weight is marked, so that its gradient is summed over the ranks that share a sequence."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[union-attr] # Megatron's own mark
+
+
+class SdpaAttention(torch.nn.Module):
+    """Causal attention by `scaled_dot_product_attention`: no matrix of T x T floats, and with it context parallelism.
+
+    Rows must begin at position 0 and be padded at the end: the causal rule then hides the padding from every real token.
+    """
+
+    def __init__(self, config: Any, softmax_scale: float | None = None, **_: Any) -> None:
+        super().__init__()
+        self.scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(config.kv_channels)
+        self.context_size = config.context_parallel_size
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Attend.
+
+        Args:
+            query: [T/C, B, H, d]
+            key: [T/C, B, G, d]
+            value: [T/C, B, G, d]
+
+        Returns:
+            [T/C, B, H * d]
+        """
+        allowed = None
+        if self.context_size > 1:
+            group = parallel_state.get_context_parallel_group()
+            allowed = causal_mask_of_shard(query.shape[0], group.size(), group.rank(), query.device)
+            key, value = (_SequenceGather.apply(part, group) for part in (key, value))
+        repeats = query.shape[2] // key.shape[2]
+        if repeats > 1:
+            key, value = (part.repeat_interleave(repeats, dim=2) for part in (key, value))
+        query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed, is_causal=allowed is None, scale=self.scale
+        )
+        return mixed.permute(2, 0, 1, 3).flatten(2)
+
+
+def shard_positions(tokens: int, size: int, rank: int, device: torch.device) -> torch.Tensor:
+    """Say which positions of a sequence one of `size` context ranks holds: chunk r and chunk 2 * size - 1 - r of 2 * size.
+
+    This is Megatron's zig-zag, which gives each rank the same share of the causal triangle.
+
+    Returns:
+        [tokens / size]
+    """
+    chunks = torch.arange(tokens, device=device).view(2 * size, -1)
+    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+
+
+def causal_mask_of_shard(shard_tokens: int, size: int, rank: int, device: torch.device) -> torch.Tensor:
+    """Say which keys of the whole sequence each query of a shard sees: bool [T/C, T]."""
+    tokens = shard_tokens * size
+    return shard_positions(tokens, size, rank, device)[:, None] >= torch.arange(tokens, device=device)[None, :]
+
+
+class _SequenceGather(torch.autograd.Function):
+    """Gather the shards of a sequence in its natural order; backward, sum and give each rank its shard."""
+
+    @staticmethod
+    def forward(ctx: Any, shard: torch.Tensor, group: Any) -> torch.Tensor:  # type: ignore[override] # torch types them loosely
+        ctx.group = group
+        shards = [torch.empty_like(shard) for _ in range(group.size())]
+        torch.distributed.all_gather(shards, shard.contiguous(), group=group)
+        whole = shard.new_empty(shard.shape[0] * group.size(), *shard.shape[1:])
+        for rank, part in enumerate(shards):
+            whole[shard_positions(whole.shape[0], group.size(), rank, shard.device)] = part
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        gradient = gradient.contiguous()
+        torch.distributed.all_reduce(gradient, group=ctx.group)
+        positions = shard_positions(gradient.shape[0], ctx.group.size(), ctx.group.rank(), gradient.device)
+        return gradient[positions], None

@@ -1,0 +1,207 @@
+"""From frozen configs to Megatron's model, data-parallel wrapper and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt import GPTModel
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+
+from fanfold.megatron.layers import Norm, SdpaAttention
+from fanfold.megatron.parallel import accepted
+from fanfold.megatron.weights import division_of, initial_weight, whole_model_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanfold.megatron.config import ModelConfig, OptimizerConfig
+    from fanfold.megatron.device import DevicePlan
+    from fanfold.megatron.topology import ParallelConfig
+
+
+@dataclass(frozen=True)
+class Built:
+    """One rank's part of a model that can be trained.
+
+    Attributes:
+        module: The model itself, without wrappers.
+        wrapped: What a forward pass calls: the model within its number-type and data-parallel wrappers.
+        optimizer: Megatron's optimizer over the model's weights.
+        config: Megatron's own config of the model.
+    """
+
+    module: Any
+    wrapped: Any
+    optimizer: Any
+    config: TransformerConfig
+
+
+def build(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan, optimizer: OptimizerConfig, seed: int) -> Built:
+    """Make this rank's part of a randomly initialised model, the same model in every layout, and its optimizer."""
+    config = transformer_config(model, parallel, plan)
+    module = language_model(model, parallel, config)
+    initialise(module, model, seed)
+    if plan.kind == "cuda":
+        module.cuda(torch.cuda.current_device())
+    wrapped = _wrap(module, config, plan, optimizer)
+    return Built(module, wrapped, _optimizer(wrapped, plan, optimizer), config)
+
+
+def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan) -> TransformerConfig:
+    """Say to Megatron what the model, the layout and the device are."""
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.query_groups,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_epsilon,
+        activation_func=torch.nn.functional.silu,
+        gated_linear_unit=True,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        # Without TransformerEngine and Apex there is nothing to fuse with, and the local norm refuses to persist.
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
+        # The weights are drawn by name (weights.py): Megatron's own way depends on the pipeline layout.
+        perform_initialization=False,
+        use_cpu_initialization=plan.kind == "cpu",
+        params_dtype=plan.dtype,
+        bf16=plan.precision == "bf16",
+        pipeline_dtype=plan.dtype,
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        context_parallel_size=parallel.context,
+        expert_model_parallel_size=parallel.expert,
+        sequence_parallel=parallel.sequence_parallel and parallel.tensor > 1,
+        # The loss comes already divided by the number of targets of the global batch: gradients are summed, not averaged.
+        calculate_per_token_loss=True,
+    )
+
+
+def language_model(model: ModelConfig, parallel: ParallelConfig, config: TransformerConfig) -> GPTModel:
+    """Make this stage's part of the model; the one place that names the class, which newer versions replace."""
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=_block(model.num_layers // parallel.pipeline),
+        vocab_size=model.vocab_size,
+        max_sequence_length=model.max_sequence_length,
+        pre_process=stage == 0,
+        post_process=stage == parallel.pipeline - 1,
+        share_embeddings_and_output_weights=model.share_embeddings,
+        position_embedding_type="rope",
+        rotary_base=model.rotary_base,
+    )
+
+
+def initialise(module: GPTModel, model: ModelConfig, seed: int) -> None:
+    """Give each weight its part of the whole model's initial weight, and Megatron's marks of how it is divided."""
+    ranks = parallel_state.get_tensor_model_parallel_world_size()
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    for name, parameter in named_weights(module):
+        division = division_of(name)
+        if division.dimension is not None:
+            # Without the mark the gradient norm would count this part once, as if the other ranks had the same.
+            tensor_parallel.set_tensor_model_parallel_attributes(parameter, True, division.dimension, division.pieces)
+        whole = initial_weight(name, division.whole_shape(parameter.shape, ranks), model, seed)
+        with torch.no_grad():
+            parameter.copy_(division.shard(whole, ranks, rank))
+
+
+def named_weights(module: GPTModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Name each weight of this rank as the undivided model names it."""
+    layers = module.decoder.layers
+    first_layer = layers[0].layer_number - 1 if len(layers) else 0
+    for name, parameter in module.named_parameters():
+        yield whole_model_name(name, first_layer), parameter
+
+
+def set_learning_rate(built: Built, learning_rate: float) -> None:
+    """Set what the next optimizer step uses."""
+    for group in built.optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("lr_mult", 1.0)
+
+
+def _block(layers: int) -> TransformerBlockSubmodules:
+    layer = ModuleSpec(
+        module=TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=Norm,
+            self_attention=ModuleSpec(
+                module=SelfAttention,
+                params={"attn_mask_type": AttnMaskType.causal},
+                submodules=SelfAttentionSubmodules(
+                    linear_qkv=ColumnParallelLinear,
+                    core_attention=SdpaAttention,
+                    linear_proj=RowParallelLinear,
+                    q_layernorm=IdentityOp,
+                    k_layernorm=IdentityOp,
+                ),
+            ),
+            self_attn_bda=get_bias_dropout_add,
+            pre_mlp_layernorm=Norm,
+            mlp=ModuleSpec(
+                module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+            ),
+            mlp_bda=get_bias_dropout_add,
+        ),
+    )
+    return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=Norm)
+
+
+def _wrap(module: GPTModel, config: TransformerConfig, plan: DevicePlan, optimizer: OptimizerConfig) -> Any:
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=plan.precision == "bf16", use_distributed_optimizer=optimizer.distributed
+    )
+    inner = Float16Module(config, module) if plan.precision == "bf16" else module
+    wrapped = DistributedDataParallel(config=config, ddp_config=settings, module=inner)
+    config.finalize_model_grads_func = _finalize
+    return wrapped
+
+
+def _finalize(chunks: list[Any], _num_tokens: Any = None, **keywords: Any) -> None:
+    # The loss is divided by the targets of the global batch beforehand: Megatron is not told a number to divide by.
+    finalize_model_grads(chunks, None, **keywords)
+
+
+def _optimizer(wrapped: Any, plan: DevicePlan, optimizer: OptimizerConfig) -> Any:
+    settings = MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=optimizer.schedule.at(1),
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.beta1,
+        adam_beta2=optimizer.beta2,
+        adam_eps=optimizer.epsilon,
+        clip_grad=optimizer.clip_grad,
+        bf16=plan.precision == "bf16",
+        params_dtype=plan.dtype,
+        use_distributed_optimizer=optimizer.distributed,
+    )
+    made = get_megatron_optimizer(
+        config=settings, model_chunks=[wrapped], **accepted(get_megatron_optimizer, use_gloo_process_groups=False)
+    )
+    wrapped.config.grad_scale_func = made.scale_loss
+    return made

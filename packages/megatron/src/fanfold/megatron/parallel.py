@@ -1,0 +1,91 @@
+"""The process groups of a rank: started from a layout, ended again, over the supported range of Megatron-Core."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+
+from fanfold.megatron.device import DevicePlan, SeenDevice, megatron_device, plan_device, see_device
+
+if TYPE_CHECKING:
+    from fanfold.megatron.topology import ParallelConfig
+    from fanfold.worker import RankInfo
+
+
+def start(
+    parallel: ParallelConfig, info: RankInfo, *, device: str, precision: str | None, seed: int, timeout: timedelta
+) -> DevicePlan:
+    """Agree with the other ranks on the device, make the process groups and seed the random states.
+
+    Raises:
+        DeviceError: The ranks do not have what was asked for.
+        torch.distributed.DistStoreError: Not all ranks came within the limit.
+    """
+    store = _rendezvous(info, timeout)
+    seen = _exchange(store, see_device(info.rank, info.local_rank, request=device), info.world_size)
+    plan = plan_device(seen, request=device, precision=precision, pipeline=parallel.pipeline)
+    with megatron_device(plan):
+        torch.distributed.init_process_group(
+            plan.backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
+        )
+        _start_groups(parallel, timeout)
+        _seed(seed, plan)
+    return plan
+
+
+def stop() -> None:
+    """End the process groups of this process; calling it twice is fine."""
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def accepted(function: Any, **keywords: Any) -> dict[str, Any]:
+    """Return those keywords that this version of a Megatron function or class takes."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in keywords.items() if name in known}
+
+
+def _rendezvous(info: RankInfo, timeout: timedelta) -> torch.distributed.Store:
+    if info.world_size == 1:
+        return torch.distributed.HashStore()
+    store, _, _ = next(
+        torch.distributed.rendezvous("env://", rank=info.rank, world_size=info.world_size, timeout=timeout)
+    )
+    store.set_timeout(timeout)
+    return torch.distributed.PrefixStore("fanfold.megatron", store)
+
+
+def _exchange(store: torch.distributed.Store, mine: SeenDevice, world_size: int) -> list[SeenDevice]:
+    store.set(f"device/{mine.rank}", json.dumps(mine.gpu))
+    return [SeenDevice(rank, json.loads(store.get(f"device/{rank}"))) for rank in range(world_size)]
+
+
+def _start_groups(parallel: ParallelConfig, timeout: timedelta) -> None:
+    # By keyword only: the order of the parameters differs between versions.
+    parallel_state.initialize_model_parallel(
+        **accepted(
+            parallel_state.initialize_model_parallel,
+            tensor_model_parallel_size=parallel.tensor,
+            pipeline_model_parallel_size=parallel.pipeline,
+            context_parallel_size=parallel.context,
+            expert_model_parallel_size=parallel.expert,
+            order=parallel.order,
+            distributed_timeout_minutes=max(1, round(timeout.total_seconds() / 60)),
+            # A second set of gloo groups would cost start-up time; nothing here uses them.
+            create_gloo_process_groups=False,
+        )
+    )
+
+
+def _seed(seed: int, plan: DevicePlan) -> None:
+    # The tracker of inference keeps no CUDA generator state, so it works where there is no CUDA.
+    tracker = {"inference_rng_tracker": True, "force_reset_rng": True} if plan.kind == "cpu" else {"force_reset_rng": True}
+    seed_ranks = tensor_parallel.model_parallel_cuda_manual_seed
+    seed_ranks(seed, **accepted(seed_ranks, **tracker))
