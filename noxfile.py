@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools.check_wheels import stale_files, wheel_of  # noqa: E402 (the line above makes `tools` importable)
 from tools.interpreters import default_version, find_interpreters  # noqa: E402
+from tools.uv import uv_executable  # noqa: E402
 from tools.workspace import PYTHONS, declared_siblings, read_workspace  # noqa: E402
 
 PACKAGES = read_workspace(ROOT)
@@ -30,8 +31,7 @@ FOUND = find_interpreters()
 DEFAULT = default_version(FOUND)
 ON_EVERY_PYTHON = ("dispatch", "worker")
 WORK = ROOT / ".nox"
-LOCAL_UV = ROOT / ".uv" / "bin" / "uv"
-UV = os.environ.get("UV") or (str(LOCAL_UV) if LOCAL_UV.exists() else "uv")
+UV = uv_executable()
 
 # Nothing of the caller's Python may reach an environment. One thread each: on a small machine, ranks that all start a
 # thread pool as wide as the machine spend their time waiting for each other.

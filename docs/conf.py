@@ -1,0 +1,22 @@
+"""How the documentation is built: `nox -s docs`."""
+
+project = "fanfold"
+author = "the fanfold developers"
+project_copyright = "the fanfold developers"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+default_role = "code"  # docstrings write `name` as Markdown does
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_class_signature = "mixed"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "fanfold"
