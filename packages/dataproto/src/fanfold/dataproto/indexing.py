@@ -1,0 +1,109 @@
+"""From what a user writes between brackets to one form: a range of rows, or row numbers as int64.
+
+Letters: `B` rows of the batch, `N` rows that are asked for.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fanfold.dataproto.errors import ColumnTypeError, RowIndexError, SplitError
+
+_WAYS = "expected an int, a slice, a range, a list, array or tensor of row numbers or of one bool for each row"
+
+
+def row_number(number: int, rows: int) -> int:
+    """Return a row number counted from the start.
+
+    Raises:
+        RowIndexError: the batch has no such row.
+    """
+    found = number + rows if number < 0 else number
+    if not 0 <= found < rows:
+        raise RowIndexError(f"row {number} is out of range; the batch has {rows} rows")
+    return found
+
+
+def row_numbers(index: object, rows: int) -> Tensor:
+    """Return row numbers [N], int64, each from 0 to B - 1; a bool mask [B] selects where it is true.
+
+    Raises:
+        ColumnTypeError: not row numbers.
+        RowIndexError: a row that the batch does not have, or a mask of another length.
+    """
+    numbers = _as_tensor(index)
+    if numbers.dim() != 1:
+        raise RowIndexError(f"row numbers have the shape {list(numbers.shape)}; expected one dimension")
+    if numbers.dtype == torch.bool:
+        return _from_mask(numbers, rows)
+    return _in_range(numbers.long(), rows)
+
+
+def _as_tensor(index: Any) -> Tensor:
+    if isinstance(index, Tensor):
+        numbers = index.detach().cpu()
+    elif isinstance(index, np.ndarray):
+        numbers = _from_array(index)
+    elif isinstance(index, Sequence) and not isinstance(index, str | bytes):
+        numbers = _from_sequence(index)
+    else:
+        raise ColumnTypeError(f"a batch was indexed with a {type(index).__name__}; {_WAYS}")
+    if numbers.dtype.is_floating_point or numbers.dtype.is_complex:
+        raise ColumnTypeError(f"row numbers are {numbers.dtype}; {_WAYS}")
+    return numbers
+
+
+def _from_array(index: np.ndarray[Any, Any]) -> Tensor:
+    if index.dtype == object:
+        return _from_sequence(index.tolist())
+    if index.dtype.kind not in "iub":
+        raise ColumnTypeError(f"row numbers are an array of {index.dtype}; {_WAYS}")
+    return torch.from_numpy(index.astype(bool if index.dtype == bool else np.int64))
+
+
+def _from_sequence(index: Sequence[Any]) -> Tensor:
+    if isinstance(index, range):
+        return torch.arange(index.start, index.stop, index.step) if len(index) else torch.zeros(0, dtype=torch.int64)
+    flags = sum(isinstance(item, bool | np.bool_) for item in index)
+    if flags and flags != len(index):
+        raise ColumnTypeError(f"row numbers mix {flags} bools with {len(index) - flags} other values; {_WAYS}")
+    try:
+        items = [bool(item) if flags else operator.index(item) for item in index]
+    except TypeError as error:
+        raise ColumnTypeError(f"row numbers are not all integers ({error}); {_WAYS}") from None
+    return torch.tensor(items, dtype=torch.bool if flags else torch.int64)
+
+
+def _from_mask(mask: Tensor, rows: int) -> Tensor:
+    if len(mask) != rows:
+        raise RowIndexError(f"the mask has {len(mask)} entries; expected {rows}, one for each row")
+    return mask.nonzero().flatten()
+
+
+def _in_range(numbers: Tensor, rows: int) -> Tensor:
+    if not len(numbers):
+        return numbers
+    low, high = (int(end) for end in torch.aminmax(numbers))
+    if low < -rows or high >= rows:
+        wrong = low if low < -rows else high
+        raise RowIndexError(f"row {wrong} is out of range; the batch has {rows} rows")
+    return torch.where(numbers < 0, numbers + rows, numbers) if low < 0 else numbers
+
+
+def at_least(name: str, value: object, least: int) -> int:
+    """Return an integer argument that must not be below `least`.
+
+    Raises:
+        ColumnTypeError: no integer.
+        SplitError: too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ColumnTypeError(f"{name} is {value!r}; expected an int of at least {least}")
+    number = operator.index(value)
+    if number < least:
+        raise SplitError(f"{name} is {number}; expected at least {least}")
+    return number
