@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fanfold.dispatch import FanfoldError
+from fanfold.dispatch import MeshError as DispatchMeshError
 
 
 class WorkerError(FanfoldError):
@@ -17,7 +18,7 @@ class RankEnvironmentError(WorkerError, ValueError):
     """The rank environment is missing, contradicts itself, or was about to be overwritten."""
 
 
-class MeshError(WorkerError, ValueError):
+class MeshError(WorkerError, DispatchMeshError):
     """A mesh that no rank registered, that ranks registered differently, or that one registered twice."""
 
 
@@ -63,3 +64,20 @@ class WorkerStartError(WorkerError, RuntimeError):
 
 class WorkerLostError(WorkerError, RuntimeError):
     """A rank is gone: its process ended, was killed, or cannot be reached."""
+
+
+class RemoteError(WorkerError, RuntimeError):
+    """An error of a rank whose class cannot travel, or is unknown here.
+
+    Attributes:
+        class_name: Module and name of the class it had on its rank.
+        text: What it said there.
+    """
+
+    def __init__(self, class_name: str, text: str) -> None:
+        self.class_name = class_name
+        self.text = text
+        super().__init__(class_name, text)
+
+    def __str__(self) -> str:
+        return f"{self.class_name}: {self.text}"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fanfold.dispatch import serving
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack, unpack
 from fanfold.worker.errors import WorkerLostError, WorkerStartError
@@ -97,7 +98,7 @@ def _invoke(door: InlineRank, request: Request) -> Any:
     function = getattr(door.worker, request.method) if isinstance(request.method, str) else _with(door, request.method)
     args = [unpack(value) for value in request.args]
     kwargs = {name: unpack(value) for name, value in request.kwargs.items()}
-    with request.context.active():
+    with serving(request.context):
         result = _finished(function(*args, **kwargs))
     return across(result, f"the result of {request.label}") if request.wanted else None
 

@@ -1,0 +1,103 @@
+"""Where ranks are: what each is running, for how long, and at which line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class RankStatus(NamedTuple):
+    """What a rank is in the middle of.
+
+    Attributes:
+        rank: Number of the rank.
+        method: What it runs; empty when it waits for a call.
+        seconds: Since when, in seconds.
+        stack: The Python stack of the thread that runs it, as text, innermost call last.
+        waiting: Calls that came after it and have not begun.
+        note: What else is known, such as the last collective operation, or why nothing is.
+    """
+
+    rank: int
+    method: str = ""
+    seconds: float = 0.0
+    stack: str = ""
+    waiting: int = 0
+    note: str = ""
+
+
+@dataclass
+class Whereabouts:
+    """What one rank is running, readable from another thread at any time."""
+
+    rank: int
+    _running: dict[int, tuple[str, float, int]] = field(default_factory=dict)
+
+    @contextmanager
+    def inside(self, call: int, method: str) -> Iterator[None]:
+        """Say that this thread is in a method, for the time of a block."""
+        self._running[call] = (method, time.monotonic(), threading.get_ident())
+        try:
+            yield
+        finally:
+            del self._running[call]
+
+    def status(self, waiting: int = 0) -> RankStatus:
+        """Say where the rank is: in the call it has been in longest."""
+        running = min(self._running.copy().values(), key=lambda entry: entry[1], default=None)
+        if running is None:
+            return RankStatus(self.rank, waiting=waiting)
+        method, since, thread = running
+        return RankStatus(self.rank, method, time.monotonic() - since, stack_of(thread), waiting, last_collective())
+
+
+def stack_of(thread: int) -> str:
+    """Return the Python stack of a thread as text; empty when the thread is gone."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # the documented way to see another thread's stack
+    return "".join(traceback.format_stack(frame)) if frame else ""
+
+
+def last_collective() -> str:
+    """Return what torch's flight recorder says about the last collective; empty where it is off or torch is not loaded."""
+    distributed = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(distributed, "_dump_fr_trace_json", None)
+    return _last_entry(dump()) if dump else ""
+
+
+def _last_entry(trace: str | bytes) -> str:
+    import json  # noqa: PLC0415  # wanted only here, and costs a sixth of this package's import budget
+
+    entries = json.loads(trace).get("entries") or []
+    if not entries:
+        return ""
+    last = entries[-1]
+    return f"last collective: {last.get('profiling_name', '?')} ({last.get('state', '?')})"
+
+
+def render(statuses: Mapping[int, RankStatus], names: Mapping[int, str]) -> str:
+    """Write the table: a line for each rank, then each different stack once, with the ranks that are there."""
+    lines = [f"{'rank':>4}  {'method':<28} {'seconds':>8}  {'waiting':>7}  worker"]
+    lines += [_line(names[rank], status) for rank, status in sorted(statuses.items())]
+    for stack, ranks in _folded(statuses).items():
+        lines += [f"stack of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}:", stack.rstrip()]
+    return "\n".join(lines)
+
+
+def _line(name: str, status: RankStatus) -> str:
+    method, seconds = (status.method, f"{status.seconds:.1f}") if status.method else ("-", "-")
+    note = f"  {status.note}" if status.note else ""
+    return f"{status.rank:>4}  {method:<28} {seconds:>8}  {status.waiting:>7}  {name}{note}"
+
+
+def _folded(statuses: Mapping[int, RankStatus]) -> dict[str, list[int]]:
+    ranks: dict[str, list[int]] = {}
+    for rank, status in sorted(statuses.items()):
+        if status.stack:
+            ranks.setdefault(status.stack, []).append(rank)
+    return ranks
