@@ -1,1 +1,44 @@
-"""Megatron-Core workers in any parallel layout, with or without a GPU."""
+"""Megatron-Core workers in any parallel layout, with or without a GPU.
+
+Importing this package does not import Megatron-Core: that happens on the ranks.
+"""
+
+from fanfold.megatron.config import PRESETS, ModelConfig, OptimizerConfig, model_config
+from fanfold.megatron.device import DevicePlan
+from fanfold.megatron.errors import (
+    BatchError,
+    CheckpointError,
+    DeviceError,
+    LayoutClashError,
+    LayoutError,
+    MegatronError,
+    ModelConfigError,
+    NonFiniteLossError,
+    NotInitialisedError,
+)
+from fanfold.megatron.schedule import LearningRate
+from fanfold.megatron.topology import ParallelConfig
+from fanfold.megatron.trainer import MegatronTrainer
+from fanfold.megatron.worker import MegatronWorker, in_megatron
+
+__all__ = [
+    "PRESETS",
+    "BatchError",
+    "CheckpointError",
+    "DeviceError",
+    "DevicePlan",
+    "LayoutClashError",
+    "LayoutError",
+    "LearningRate",
+    "MegatronError",
+    "MegatronTrainer",
+    "MegatronWorker",
+    "ModelConfig",
+    "ModelConfigError",
+    "NonFiniteLossError",
+    "NotInitialisedError",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "in_megatron",
+    "model_config",
+]

@@ -50,6 +50,10 @@ class DevicePlan:
         """The number type of weights and activations."""
         return _DTYPES[self.precision]
 
+    def describe(self) -> str:
+        """Say it in a few words, as `cpu gloo float32`."""
+        return f"{self.kind} {self.backend} {self.precision}"
+
 
 def plan_device(
     seen: Sequence[SeenDevice], *, request: str = "auto", precision: str | None = None, pipeline: int = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanfold.megatron.errors import LayoutError
 
@@ -26,7 +26,7 @@ class ParallelConfig:
         pipeline: Stages that the layers are divided into.
         context: Ranks that share each sequence.
         expert: Ranks that share the experts; they lie within data x context.
-        data: Replicas, each with its own rows.
+        data: Replicas, each with its own rows; filled in from the number of ranks when left out.
         sequence_parallel: Whether norms and dropouts are divided along the sequence over the tensor ranks.
         order: The axes by their short names, the one that varies fastest first.
     """
@@ -35,32 +35,17 @@ class ParallelConfig:
     pipeline: int = 1
     context: int = 1
     expert: int = 1
-    data: int = 1
+    data: int | None = None
     sequence_parallel: bool = False
     order: str = DEFAULT_ORDER
 
     def __post_init__(self) -> None:
         for field in AXES.values():
-            _check_size(field, getattr(self, field))
-        _check_order(self.order, {axis for axis, field in AXES.items() if getattr(self, field) > 1})
-        self._check_expert()
-
-    @classmethod
-    def for_world(cls, world_size: int, *, data: int | None = None, **sizes: int | bool | str) -> ParallelConfig:
-        """Fill in the data-parallel size from the number of ranks, or check the one that is given.
-
-        Raises:
-            LayoutError: The sizes do not multiply to the number of ranks.
-        """
-        model_ranks = cls(**sizes).model_ranks  # type: ignore[arg-type] # names and values are checked by the class
-        if world_size % model_ranks:
-            raise LayoutError(
-                f"{world_size} ranks cannot be divided by tensor x pipeline x context = {_product(sizes)} = {model_ranks}; "
-                f"take a multiple of {model_ranks} ranks, or smaller sizes"
-            )
-        config = cls(data=data if data is not None else world_size // model_ranks, **sizes)  # type: ignore[arg-type]
-        config.check_world(world_size)
-        return config
+            if field != "data" or self.data is not None:
+                _check_size(field, getattr(self, field))
+        _check_order(self.order, {axis for axis, field in AXES.items() if (getattr(self, field) or 2) > 1})
+        if self.data is not None:
+            self._check_expert()
 
     @property
     def model_ranks(self) -> int:
@@ -68,21 +53,39 @@ class ParallelConfig:
         return self.tensor * self.pipeline * self.context
 
     @property
-    def world_size(self) -> int:
-        """Ranks of the whole layout."""
-        return self.model_ranks * self.data
-
-    def check_world(self, world_size: int) -> None:
-        """Refuse a number of ranks that is not the layout's.
+    def replicas(self) -> int:
+        """The data-parallel size D.
 
         Raises:
-            LayoutError: They differ.
+            LayoutError: It was left out, and no number of ranks has filled it in.
         """
-        if world_size != self.world_size:
+        if self.data is None:
+            raise LayoutError(f"the layout {self} does not say how many replicas there are; give data=, or use for_world(ranks)")
+        return self.data
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole layout; raises LayoutError as `replicas` does."""
+        return self.model_ranks * self.replicas
+
+    def for_world(self, world_size: int) -> ParallelConfig:
+        """Fill in the data-parallel size from the number of ranks, or check the one that is there.
+
+        Raises:
+            LayoutError: The sizes do not multiply to the number of ranks.
+        """
+        if world_size % self.model_ranks:
+            raise LayoutError(
+                f"{world_size} ranks cannot be divided by tensor x pipeline x context = "
+                f"{self.tensor} x {self.pipeline} x {self.context} = {self.model_ranks}; "
+                f"take a multiple of {self.model_ranks} ranks, or smaller sizes"
+            )
+        if self.data is not None and world_size != self.world_size:
             raise LayoutError(
                 f"the layout {self} needs {self.world_size} ranks, and the group has {world_size}; "
                 f"start {self.world_size} ranks, or leave data out to have it filled in"
             )
+        return replace(self, data=world_size // self.model_ranks)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Say where a rank is on each axis (`tp cp dp pp`, from 0)."""
@@ -112,22 +115,23 @@ class ParallelConfig:
         return place["pp"] == self.pipeline - 1 and place["tp"] == 0 and place["cp"] == 0
 
     def __str__(self) -> str:
-        words = [f"{field}={getattr(self, field)}" for field in AXES.values() if field == "data" or getattr(self, field) > 1]
+        sizes = {field: getattr(self, field) for field in AXES.values()}
+        words = [f"{field}={size}" for field, size in sizes.items() if size is not None and (field == "tensor" or size > 1)]
         return " ".join([*words, *(["sequence_parallel"] if self.sequence_parallel else [])])
 
     def _sizes(self) -> dict[str, int]:
-        sizes = {axis: getattr(self, field) for axis, field in AXES.items()} | {"ep": 1}
+        sizes = {"tp": self.tensor, "cp": self.context, "ep": 1, "dp": self.replicas, "pp": self.pipeline}
         return {axis: sizes[axis] for axis in _completed(self.order)}
 
     def _expert_sizes(self) -> dict[str, int]:
-        replicas = self.data * self.context // self.expert
+        replicas = self.replicas * self.context // self.expert
         sizes = {"tp": self.tensor, "cp": 1, "ep": self.expert, "dp": replicas, "pp": self.pipeline}
         return {axis: sizes[axis] for axis in _completed(self.order)}
 
     def _check_expert(self) -> None:
-        if (self.data * self.context) % self.expert:
+        if (self.replicas * self.context) % self.expert:
             raise LayoutError(
-                f"expert={self.expert} must divide data x context = {self.data} x {self.context} = {self.data * self.context}: "
+                f"expert={self.expert} must divide data x context = {self.replicas} x {self.context} = {self.replicas * self.context}: "
                 "the experts are divided over the data- and context-parallel ranks"
             )
         if self.expert > 1 and self.pipeline > 1 and self.groups("pp") != self.expert_groups("pp"):
@@ -182,7 +186,3 @@ def _offsets(size_and_stride: list[tuple[int, int]]) -> list[int]:
         sum(index * stride for index, (_, stride) in zip(place, size_and_stride, strict=True))
         for place in itertools.product(*(range(size) for size, _ in size_and_stride))
     )
-
-
-def _product(sizes: Mapping[str, int | bool | str]) -> str:
-    return " x ".join(str(sizes.get(field, 1)) for field in ("tensor", "pipeline", "context"))

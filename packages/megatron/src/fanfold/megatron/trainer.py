@@ -1,0 +1,154 @@
+"""A worker that trains a language model: the driver sees one object, every rank does its part."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from fanfold.dataproto import DataProto
+from fanfold.dispatch import Dispatch, current_call, make_nd_compute_dataproto_dispatch_fn, register
+from fanfold.dispatch.context import NoCallError
+from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
+from fanfold.megatron.errors import BatchError, ModelConfigError, NonFiniteLossError, NotInitialisedError
+from fanfold.megatron.rows import RowLimits, Rows, read_rows
+from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
+
+_BY_DATA_PARALLEL = make_nd_compute_dataproto_dispatch_fn(mesh_name=MESH)
+
+
+class MegatronTrainer(MegatronWorker):
+    """A language model in any parallel layout, with the same numbers in every one.
+
+    Args:
+        model: A preset's name (`tiny`, `llama-1b`) or the sizes.
+        optimizer: Adam's settings.
+        micro_batch_size: Rows that go through the model at once; when left out, all rows of a rank, divided by the
+            number of pipeline stages.
+        on_non_finite: What to do with a step whose loss or gradient is NaN or infinite: `raise`, or `skip` the step and
+            say so in its metrics. The weights stay as they were either way.
+        worker: The arguments of `MegatronWorker`.
+
+    Raises:
+        ModelConfigError: There is no such preset, or an option is unknown.
+        LayoutError: The layout does not divide the model or the ranks.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ModelConfig | str = "tiny",
+        optimizer: OptimizerConfig | None = None,
+        micro_batch_size: int | None = None,
+        on_non_finite: Literal["raise", "skip"] = "raise",
+        **worker: Any,
+    ) -> None:
+        self.model = model_config(model)
+        self.optimizer = optimizer or OptimizerConfig()
+        self.micro_batch_size = micro_batch_size
+        self.on_non_finite = on_non_finite
+        self.step = 0
+        self._built: Any = None
+        _check_options(micro_batch_size, on_non_finite)
+        if worker.get("parallel") is not None:
+            self.model.check_layout(worker["parallel"])
+        super().__init__(**worker)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def init_model(self) -> dict[str, Any]:
+        """Make this rank's part of the model and its optimizer, with random weights that depend on the seed alone.
+
+        Returns:
+            How many weights this rank holds, and the device it computes on.
+        """
+        self.step = 0
+        self._built = load_engine("model").build(self.model, self.parallel, self.device, self.optimizer, self.seed)
+        count = sum(parameter.numel() for parameter in self._built.module.parameters())
+        return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
+
+    @register(dispatch_mode=_BY_DATA_PARALLEL)
+    @in_megatron
+    def train_model(self, batch: DataProto) -> DataProto:
+        """Do one optimizer step on the cross-entropy of the next token.
+
+        B rows, T tokens a row. Rows may be padded at the left or the right; rows of all ranks count by their tokens.
+
+        Args:
+            batch: `input_ids` [B, T], `attention_mask` [B, T], and where given `position_ids` [B, T] and `loss_mask`
+                [B, T] (1 for the tokens whose prediction counts; all but the first of a row when left out).
+
+        Returns:
+            `loss` [B] float32, the mean over the row's targets (0 for a row without any), and `targets` [B]; in
+            `meta_info["metrics"]` the `loss` over the global batch, `grad_norm` before clipping, `tokens` (targets of the
+            global batch), `learning_rate`, `step`, and `applied`: 0 where the step was skipped.
+
+        Raises:
+            BatchError: Some rank's rows cannot be used, with the rank and the row; nothing has changed.
+            NonFiniteLossError: The loss or the gradient is not finite; nothing has changed.
+            NotInitialisedError: `init_model` has not run.
+        """
+        step, device = load_engine("step"), self.tensor_device
+        self._need_model("train_model")
+        rows, error = self._read(batch)
+        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, device)
+        losses = step.forward_backward(self._built, rows, plan, self.parallel, step.cross_entropy, device)
+        learning_rate = self.optimizer.schedule.at(self.step + 1)
+        load_engine("model").set_learning_rate(self._built, learning_rate)
+        norm, applied = (float("nan"), False) if losses.trouble else step.apply_gradients(self._built)
+        if not applied:
+            self._refuse_non_finite(losses.trouble or f"the gradient norm is {norm}")
+        self.step += applied
+        metrics = {
+            "loss": losses.mean,
+            "grad_norm": norm,
+            "tokens": plan.targets,
+            "learning_rate": learning_rate,
+            "step": self.step,
+            "applied": int(applied),
+        }
+        return _row_losses(losses.row_sums, rows, metrics)
+
+    def _read(self, batch: DataProto) -> tuple[Rows | None, BatchError | None]:
+        # Kept, not raised: the other ranks have to hear of it before anyone leaves.
+        try:
+            return read_rows(_columns(batch), self._limits(), padding=_padding_rows()), None
+        except BatchError as error:
+            return None, error
+
+    def _limits(self) -> RowLimits:
+        parallel = self.parallel
+        shares = (parallel.tensor if parallel.sequence_parallel else 1) * (2 * parallel.context if parallel.context > 1 else 1)
+        return RowLimits(self.model.vocab_size, self.model.max_sequence_length, shares)
+
+    def _need_model(self, method: str) -> None:
+        if self._built is None:
+            raise NotInitialisedError(f"{method} on rank {self.rank} needs the model; call init_model first")
+
+    def _refuse_non_finite(self, where: str) -> None:
+        if self.on_non_finite == "raise":
+            raise NonFiniteLossError(where, self.step + 1)
+
+
+def _check_options(micro_batch_size: int | None, on_non_finite: str) -> None:
+    if micro_batch_size is not None and micro_batch_size < 1:
+        raise ModelConfigError(f"micro_batch_size={micro_batch_size} must be 1 or more")
+    if on_non_finite not in ("raise", "skip"):
+        raise ModelConfigError(f"on_non_finite={on_non_finite!r} must be 'raise' or 'skip'")
+
+
+def _columns(batch: DataProto) -> dict[str, torch.Tensor]:
+    return {} if batch.batch is None else {str(name): batch.batch[name] for name in batch.batch.keys()}  # noqa: SIM118 TensorDict iterates over rows
+
+
+def _padding_rows() -> int:
+    try:
+        return current_call().padding
+    except NoCallError:
+        return 0
+
+
+def _row_losses(row_sums: torch.Tensor, rows: Rows, metrics: dict[str, Any]) -> DataProto:
+    targets = rows.weights.sum(1)
+    columns = {"loss": row_sums / targets.clamp(min=1.0), "targets": targets.long()}
+    return DataProto.from_dict(tensors=columns, meta_info={"metrics": metrics})
