@@ -1,4 +1,5 @@
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,11 @@ Git = Callable[..., str]
 
 
 def project(name: str, version: str, *requirements: str) -> str:
-    towncrier = (ROOT / "packages/dispatch/pyproject.toml").read_text(encoding="utf-8").partition("[tool.towncrier]")[2]
+    text = (ROOT / "packages/dispatch/pyproject.toml").read_text(encoding="utf-8")
+    towncrier = "\n[".join(part for part in text.split("\n[") if part.lstrip("[").startswith("tool.towncrier"))
     listed = ", ".join(f'"{requirement}"' for requirement in requirements)
     head = f'[project]\nname = "fanfold-{name}"\nversion = "{version}"\ndependencies = [{listed}]\n'
-    return f"{head}\n[tool.towncrier]{towncrier}"
+    return f"{head}\n[{towncrier}"
 
 
 @pytest.fixture
@@ -132,9 +134,10 @@ def test_the_command_line(tree: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_each_package_of_this_tree_has_the_same_changelog_settings() -> None:
-    texts = {
-        name: (package.folder / "pyproject.toml").read_text(encoding="utf-8").partition("[tool.towncrier]")[2]
-        for name, package in read_workspace().items()
-    }
+    texts = [(package.folder / "pyproject.toml").read_text(encoding="utf-8") for package in read_workspace().values()]
+    settings = [tomllib.loads(text)["tool"]["towncrier"] for text in texts]
 
-    assert len({text.replace(f'"fanfold-{name}"', "").strip() for name, text in texts.items()}) == 1
+    assert [setting.pop("name") for setting in settings] == [
+        package.distribution for package in read_workspace().values()
+    ]
+    assert settings == [settings[0]] * 5
