@@ -1,92 +1,34 @@
-"""One Ray cluster for all integration tests, started the way users start one; and the scripts of the example."""
+"""One Ray cluster for all integration tests, started the way users start one."""
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from running import SCRATCH, environment, free_port, prepare_environment
 
-EXAMPLE = Path(__file__).parent / "detached_worker"
 START_LIMIT = 120.0  # seconds until `ray start` says it is up, on a busy machine
-SCRIPT_LIMIT = 300.0  # seconds for one script of the example
 
-# A token of these tests' own, before anything imports ray: clusters found by address need the mode said on both sides.
-_SCRATCH = Path(tempfile.mkdtemp(prefix="fanfold-it-"))
-(_SCRATCH / "token").write_text(secrets.token_hex(32), encoding="ascii")
-os.environ.update(
-    RAY_AUTH_MODE="token",
-    RAY_AUTH_TOKEN_PATH=str(_SCRATCH / "token"),
-    RAY_USAGE_STATS_ENABLED="0",
-    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-    PYTHONPATH=os.pathsep.join(filter(None, [str(EXAMPLE), os.environ.get("PYTHONPATH", "")])),
-)
-os.environ.pop("RAY_ADDRESS", None)
-sys.path.insert(0, str(EXAMPLE))
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a script ended."""
-
-    status: int
-    out: str
-    err: str
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment with some variables changed."""
-    return {**os.environ, **changes}
-
-
-def run_script(name: str, *arguments: str, env: dict[str, str] | None = None) -> Finished:
-    """Run a script of the example to its end."""
-    command = ["bash", str(EXAMPLE / name)] if name.endswith(".sh") else [sys.executable, str(EXAMPLE / name)]
-    done = subprocess.run(
-        [*command, *arguments],
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        timeout=SCRIPT_LIMIT,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr)
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+prepare_environment()
 
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """Start a cluster as `ray start --head` does on a machine of two cores, and end it, and only it."""
-    address = f"127.0.0.1:{free_port()}"
-    log = _SCRATCH / "ray.log"
+    port, log = free_port(), SCRATCH / "ray.log"
+    options = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", f"--temp-dir={SCRATCH}"]
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     with log.open("w") as output:
-        head = subprocess.Popen(
-            [shutil.which("ray") or "ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
-            + [f"--port={address.split(':')[1]}", "--num-cpus=2", "--include-dashboard=false", f"--temp-dir={_SCRATCH}"],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        head = subprocess.Popen([*command, *options], stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         _wait_for_start(head, log)
-        yield address
+        yield f"127.0.0.1:{port}"
     finally:
         head.send_signal(signal.SIGTERM)
         head.wait(60)
@@ -108,4 +50,4 @@ def on_cluster(ray_address: str) -> dict[str, str]:
 
 def pytest_sessionfinish() -> None:
     """Remove what the tests wrote."""
-    shutil.rmtree(_SCRATCH, ignore_errors=True)
+    shutil.rmtree(SCRATCH, ignore_errors=True)

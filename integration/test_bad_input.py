@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from conftest import Finished, environment, free_port, run_script
+from running import Finished, environment, free_port, run_script
 
 pytestmark = pytest.mark.timeout(400)
 

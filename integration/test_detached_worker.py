@@ -11,13 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import EXAMPLE, environment, run_script
+from running import EXAMPLE, environment, run_script
 
 pytestmark = pytest.mark.timeout(400)
 
 
 def processes_with(text: str) -> list[str]:
-    return [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]) if text in " ".join(p.info["cmdline"] or [])]
+    return [
+        " ".join(p.info["cmdline"] or [])
+        for p in psutil.process_iter(["cmdline"])
+        if text in " ".join(p.info["cmdline"] or [])
+    ]
 
 
 def test_run_sh_trains_and_leaves_nothing(tmp_path: Path) -> None:

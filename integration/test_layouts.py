@@ -11,23 +11,25 @@ import options
 import pytest
 import ray
 import server
-
 from fanfold.megatron import ParallelConfig
 from fanfold.ray import RayResourcePool, RayWorkerGroup, connect
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 5
+NO_SERVER = {"SERVER_PID": "1", "SERVER_HOST": ""}
 SMALL = ["--device", "cpu", "--batch-size", "8", "--seq-length", "64", "--steps", str(STEPS)]
 
 
 def losses(chosen: argparse.Namespace, nodes: list[int]) -> list[float]:
     layout = ParallelConfig(tensor=chosen.tp, pipeline=chosen.pp, data=chosen.dp)
     share = server.affordable_cpus(layout.world_size)
-    with RayResourcePool(nodes, use_gpu=False, cpus_per_process=share) as pool:
-        with RayWorkerGroup(pool, server.recipe(chosen, layout), worker_env={"SERVER_PID": "1", "SERVER_HOST": ""}) as group:
-            group.init_model()
-            assert group.describe()[0]["layout"] == str(layout)
-            return client.train(group, islice(client.batches(chosen), STEPS), STEPS)
+    with (
+        RayResourcePool(nodes, use_gpu=False, cpus_per_process=share) as pool,
+        RayWorkerGroup(pool, server.recipe(chosen, layout), worker_env=NO_SERVER) as group,
+    ):
+        group.init_model()
+        assert group.describe()[0]["layout"] == str(layout)
+        return client.train(group, islice(client.batches(chosen), STEPS), STEPS)
 
 
 @pytest.fixture(scope="module")

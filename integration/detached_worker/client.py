@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from fanfold.dataproto import DataProto, position_ids_from_mask
+from fanfold.dataproto import FanfoldError as DataError
+from fanfold.dispatch import FanfoldError
+from fanfold.ray import RayClassWithInitArgs, RayWorkerGroup, connect
 from options import parse, report, text_files
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from server import Trainer
-
-from fanfold.dataproto import DataProto, FanfoldError as DataError, position_ids_from_mask
-from fanfold.dispatch import FanfoldError
-from fanfold.ray import RayClassWithInitArgs, RayWorkerGroup, connect
 
 
 def main() -> int:
@@ -101,7 +101,9 @@ def progress_bar() -> Progress:
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}  gradient norm {task.fields[norm]:.2f}  {task.fields[speed]:,.0f} tokens/s"),
+        TextColumn(
+            "loss {task.fields[loss]:.3f}  gradient norm {task.fields[norm]:.2f}  {task.fields[speed]:,.0f} tokens/s"
+        ),
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )

@@ -35,7 +35,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def report(main: Callable[[], None], *, debug: bool, expected: tuple[type[Exception], ...]) -> int:
-    """Run a script's main part; what can be expected to go wrong becomes a few lines and status 1, not a stack trace."""
+    """Run a script's main part; what is expected to go wrong becomes a few lines and status 1, not a stack trace."""
     try:
         main()
     except expected as error:
@@ -53,11 +53,17 @@ def text_files(text: Path | None) -> list[Path]:
 
 def _add_cluster_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--name", default="trainer", help="name of the group (default: %(default)s)")
-    group.add_argument("--address", default="auto", help="auto, or host:port of a running cluster (default: %(default)s)")
+    group.add_argument(
+        "--address", default="auto", help="auto, or host:port of a running cluster (default: %(default)s)"
+    )
     group.add_argument("--namespace", default="fanfold", help="where the group is named (default: %(default)s)")
     group.add_argument("--replace", action="store_true", help="server.py: end a group of that name first")
     group.add_argument("--stop", action="store_true", help="server.py: end the group of that name, and do nothing else")
-    group.add_argument("--cpus-per-process", type=positive_number, help="CPUs a rank reserves (default: 1, or less where the cluster has fewer)")
+    group.add_argument(
+        "--cpus-per-process",
+        type=positive_number,
+        help="CPUs a rank reserves (default: 1, or less where the cluster has fewer)",
+    )
     group.add_argument("--debug", action="store_true", help="show stack traces")
 
 
@@ -92,6 +98,7 @@ def _check_text(chosen: argparse.Namespace) -> None:
 
 
 def whole_number(text: str) -> int:
+    """Read a number of 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
@@ -99,13 +106,15 @@ def whole_number(text: str) -> int:
 
 
 def sequence_length(text: str) -> int:
+    """Read a number of 2 or more."""
     number = int(text)
-    if number < 2:  # noqa: PLR2004
+    if number < 2:
         raise argparse.ArgumentTypeError(f"must be 2 or more, because the next token is learnt, got {text}")
     return number
 
 
 def positive_number(text: str) -> float:
+    """Read a number above 0."""
     number = float(text)
     if not number > 0:
         raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")

@@ -9,11 +9,17 @@ import sys
 from typing import Any
 
 import ray
-from options import parse, report
-
 from fanfold.dispatch import Dispatch, FanfoldError, register
-from fanfold.megatron import LayoutError, MegatronTrainer, ModelConfigError, OptimizerConfig, ParallelConfig, model_config
+from fanfold.megatron import (
+    LayoutError,
+    MegatronTrainer,
+    ModelConfigError,
+    OptimizerConfig,
+    ParallelConfig,
+    model_config,
+)
 from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, connect, stop_group
+from options import parse, report
 
 
 class Trainer(MegatronTrainer):

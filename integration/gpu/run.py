@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def main() -> int:
 def flow(*options: str) -> dict[str, Any]:
     """Run the detached flow and return its result."""
     done = subprocess.run(
-        ["bash", str(RUN), "--device", "cuda", *options],
+        [shutil.which("bash") or "bash", str(RUN), "--device", "cuda", *options],
         env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
         text=True,
