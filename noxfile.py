@@ -12,11 +12,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
@@ -35,7 +36,7 @@ UV = uv_executable()
 
 # Nothing of the caller's Python may reach an environment. One thread each: on a small machine, ranks that all start a
 # thread pool as wide as the machine spend their time waiting for each other.
-CLEAN = {
+CLEAN: Mapping[str, str | None] = {
     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     "PYTHONHOME": None,
     "PYTHONPATH": None,
@@ -69,10 +70,19 @@ nox.options.sessions = [
 ]
 
 
-def run(session: nox.Session, *command: str | Path, cwd: Path = ROOT, **environment: str | None) -> None:
+def run(session: nox.Session, *command: str | Path, cwd: Path = ROOT, env: Mapping[str, str | None] = CLEAN) -> None:
     """Run a command in a folder, with a clean environment."""
     with session.chdir(cwd) if cwd != ROOT else nullcontext():
-        session.run(*map(str, command), env=CLEAN | environment, external=True)
+        session.run(*map(str, command), env={**CLEAN, **env}, external=True)
+
+
+def passes(session: nox.Session, *command: str | Path, env: Mapping[str, str | None] = CLEAN) -> bool:
+    """Run a command; false where it fails, so that what comes after it is still looked at."""
+    try:
+        run(session, *command, env=env)
+    except CommandFailed:
+        return False
+    return True
 
 
 # Environments.
@@ -91,7 +101,17 @@ def python_argument(session: nox.Session, version: str) -> str:
 def sync(session: nox.Session, folder: Path, *selection: str) -> Path:
     """An environment that holds what uv.lock says of the selection; its bin folder."""
     python = python_argument(session, DEFAULT)
-    run(session, UV, "sync", "-q", "--locked", *selection, "--python", python, UV_PROJECT_ENVIRONMENT=str(folder))
+    run(
+        session,
+        UV,
+        "sync",
+        "-q",
+        "--locked",
+        *selection,
+        "--python",
+        python,
+        env={"UV_PROJECT_ENVIRONMENT": str(folder)},
+    )
     return folder / "bin"
 
 
@@ -177,7 +197,7 @@ def run_tests_alone(session: nox.Session, bin_folder: Path, name: str) -> None:
             "no:cacheprovider",
             *session.posargs,
         )
-        run(session, *command, cwd=copy, PATH=path, VIRTUAL_ENV=str(bin_folder.parent))
+        run(session, *command, cwd=copy, env={"PATH": path, "VIRTUAL_ENV": str(bin_folder.parent)})
 
 
 # Sessions.
@@ -195,15 +215,26 @@ def pythons(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Ruff's rules and format, and the spelling."""
     tools = dev_tools(session)
-    run(session, tools / "ruff", "check")
-    run(session, tools / "ruff", "format", "--check")
-    run(session, tools / "codespell")
+    commands = (("ruff", "check"), ("ruff", "format", "--check"), ("codespell",))
+    failed = [command for command, *rest in commands if not passes(session, tools / command, *rest)]
+    if failed:
+        session.error(
+            f"{', '.join(dict.fromkeys(failed))} found faults; `ruff check --fix` and `ruff format` mend many"
+        )
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Strict mypy over sources and tests of everything."""
-    run(session, everything(session) / "mypy", *session.posargs)
+    """Strict mypy over sources and tests of everything, one package at a time."""
+    mypy = everything(session) / "mypy"
+    paths = [(f"packages/{name}",) for name in PACKAGES] + [("integration",), ("tools", "docs", "noxfile.py")]
+    failed = [
+        some
+        for some in paths
+        if not passes(session, mypy, *some, *session.posargs, env={"MYPYPATH": f"{some[0]}/tests"})
+    ]
+    if failed:
+        session.error(f"mypy found faults in {', '.join(path for some in failed for path in some)}")
 
 
 @nox.session
@@ -298,4 +329,13 @@ def deep(session: nox.Session) -> None:
     options = [argument for argument in session.posargs if argument not in PACKAGES]
     profile = ("-p", "tools.hypothesis_profiles", "--hypothesis-profile=deep", "-m", "hypothesis", "--timeout=3600")
     for name in names:
-        run(session, python, "-m", "pytest", *profile, *options, cwd=PACKAGES[name].folder, PYTHONPATH=str(ROOT))
+        run(
+            session,
+            python,
+            "-m",
+            "pytest",
+            *profile,
+            *options,
+            cwd=PACKAGES[name].folder,
+            env={"PYTHONPATH": str(ROOT)},
+        )
