@@ -53,7 +53,8 @@ class Request:
     """One call on one rank: a method of the worker by name, or a function that is given the worker first.
 
     Every argument went through `Backend.place`; the worker sees the value that was placed. A rank whose result is not
-    `wanted` runs the method and returns None, so that only what is collected travels.
+    `wanted` runs the method and returns None, so that only what is collected travels. A `readonly` request promises not
+    to write into its arguments: they may be shared memory.
     """
 
     method: str | Callable[..., Any]
@@ -61,6 +62,7 @@ class Request:
     kwargs: Mapping[str, Any]
     context: CallContext
     wanted: bool = True
+    readonly: bool = False
 
     @property
     def label(self) -> str:
@@ -79,12 +81,14 @@ class Success:
 class Failure:
     """What a method raised on its rank, or that the rank is gone (`lost`).
 
-    `trace` is the traceback as text, as it looked on the rank; empty where there is none.
+    `trace` is the traceback as text, as it looked on the rank; empty where there is none. `when` is the moment by
+    `time.time()` on the rank; 0 where it is not known.
     """
 
     error: BaseException
     trace: str = ""
     lost: bool = False
+    when: float = 0.0
 
 
 Outcome: TypeAlias = Success | Failure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fanfold.dispatch import FanfoldError
 from fanfold.dispatch import MeshError as DispatchMeshError
 
@@ -63,7 +65,29 @@ class WorkerStartError(WorkerError, RuntimeError):
 
 
 class WorkerLostError(WorkerError, RuntimeError):
-    """A rank is gone: its process ended, was killed, or cannot be reached."""
+    """A rank is gone: its process ended, was killed, or cannot be reached.
+
+    Attributes:
+        exit_status: What its process ended with, if it did by itself and this is known.
+        signal_name: The signal that ended it, such as "SIGKILL", if one did.
+        log: The last lines of its output.
+    """
+
+    def __init__(
+        self, message: str, *, exit_status: int | None = None, signal_name: str = "", log: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.signal_name = signal_name
+        self.log = tuple(log)
+
+    def __str__(self) -> str:
+        last = f"; its last {len(self.log)} lines of output:\n" + "\n".join(f"  {line}" for line in self.log)
+        return str(self.args[0]) + (last if self.log else "")
+
+
+class CallCancelledError(WorkerError, RuntimeError):
+    """The result of a call that was cancelled was asked for."""
 
 
 class RemoteError(WorkerError, RuntimeError):

@@ -46,9 +46,15 @@ class MemoryFile:
         """Map the file and return its chunks; the map lives as long as one of them is referred to."""
         if not sum(self.sizes):
             return [memoryview(bytearray()) for _ in self.sizes]
-        end = self._starts()[-1] + self.sizes[-1]
-        whole = memoryview(mmap.mmap(self.descriptor, end, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ))
+        whole = self._whole(self._starts()[-1] + self.sizes[-1], writable=writable)
         return [whole[start : start + size] for start, size in zip(self._starts(), self.sizes, strict=True)]
+
+    def _whole(self, end: int, *, writable: bool) -> memoryview:
+        try:
+            mapped = mmap.mmap(self.descriptor, end, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+        except OSError:  # a map holds a descriptor of its own, and there may be none left
+            return memoryview(_read_all(self.descriptor, end))
+        return memoryview(mapped)
 
     def _starts(self) -> list[int]:
         starts, position = [], 0
@@ -74,3 +80,10 @@ def _write_all(descriptor: int, chunk: memoryview, position: int) -> None:
     while chunk:
         written = os.pwrite(descriptor, chunk, position)
         chunk, position = chunk[written:], position + written
+
+
+def _read_all(descriptor: int, end: int) -> bytearray:
+    content = bytearray()
+    while len(content) < end:
+        content += os.pread(descriptor, end - len(content), len(content))
+    return content

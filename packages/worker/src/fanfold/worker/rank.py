@@ -126,6 +126,11 @@ def check_worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return dict(environment)
 
 
+def environment_of(info: RankInfo, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of a process that is to be that rank: this one's, the user's, the contract."""
+    return {**os.environ, **environment, **info.environment()}
+
+
 def enter_rank(info: RankInfo, environment: Mapping[str, str]) -> None:
     """Make this process that rank for good: for a process that runs nothing else."""
     os.environ.update(environment)

@@ -29,5 +29,8 @@ class ClassWithInitArgs:
     def __call__(self) -> Any:
         return self.cls(*self.args, **self.kwargs)
 
+    def for_rank(self, rank: int) -> ClassWithInitArgs:
+        return self
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.cls.__qualname__})"

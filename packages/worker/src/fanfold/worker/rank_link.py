@@ -1,0 +1,189 @@
+"""The driver's end of one rank process: what was said to it, what came back, what it printed, how it ended.
+
+Everything here is changed under one lock, that of the condition which the whole backend shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fanfold.worker import messages as say
+from fanfold.worker.backend import Failure, Outcome, Success
+from fanfold.worker.channel import Decoder, Frame, encode
+from fanfold.worker.errors import CallCancelledError, RemoteError, WorkerLostError
+from fanfold.worker.parcel import opened
+from fanfold.worker.rank import RankInfo
+
+LOG_LINES = 30  # the last lines of a rank's output, which its error shows
+
+Reply = say.Done | say.Failed | WorkerLostError | CallCancelledError
+
+
+@dataclass(eq=False)
+class ProcessHandle:
+    """A call on one rank, and its reply once it is here."""
+
+    call: int
+    method: str
+    link: RankLink = field(repr=False)
+    reply: Reply | None = None
+    callbacks: list[Callable[[], Any]] = field(default_factory=list, repr=False)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"the handle of a call of {self.method} stays in its process; pass the call itself or its result()")
+
+    def outcome(self) -> Outcome:
+        """Unpack the reply; on the thread that wants it."""
+        match self.reply:
+            case say.Done(_, value):
+                return _opened(value, f"the result of {self.method}")
+            case say.Failed():
+                return Failure(error_in(self.reply), self.reply.trace, when=self.reply.when)
+            case WorkerLostError() | CallCancelledError():
+                return Failure(self.reply, lost=isinstance(self.reply, WorkerLostError))
+        raise AssertionError(f"{self.method} was fetched before it had finished")
+
+
+def error_in(failed: say.Failed) -> BaseException:
+    """Return the error of a rank, or what can be said about it where its class is unknown here."""
+    opened_error = _opened(failed.error, "an error")
+    if isinstance(opened_error, Success) and isinstance(opened_error.value, BaseException):
+        return opened_error.value
+    return RemoteError(failed.class_name, failed.text)
+
+
+def _opened(value: Any, what: str) -> Outcome:
+    try:
+        return Success(opened(value))
+    except Exception as error:  # noqa: BLE001  # unpickling runs the user's code
+        return Failure(RemoteError(f"{type(error).__module__}.{type(error).__qualname__}", f"{what} cannot be unpacked here: {error}"))
+
+
+class RankLink:
+    """One rank process as the driver knows it."""
+
+    def __init__(
+        self,
+        info: RankInfo,
+        name: str,
+        process: subprocess.Popen[bytes],
+        connection: socket.socket,
+        changed: threading.Condition,
+    ) -> None:
+        self.info = info
+        self.name = name
+        self.process = process
+        self.connection = connection
+        self.ready: say.Ready | None = None
+        self.start_failure: say.Failed | None = None
+        self.lost: WorkerLostError | None = None
+        self.answers: dict[int, say.Here] = {}
+        self.found: dict[int, str] = {}
+        self.calls: dict[int, ProcessHandle] = {}
+        self.outbox: deque[Frame] = deque()
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self._changed = changed
+        self._decoder = Decoder()
+        self._log_rest = b""
+        self._last_call = 0
+
+    @property
+    def place(self) -> str:
+        """Who and where, for people."""
+        return f"rank {self.info.rank} ({self.name}, pid {self.process.pid})"
+
+    def submit(self, method: str, message: Callable[[int], say.Run]) -> ProcessHandle:
+        """Send a call, or give it the reply of a rank that is lost."""
+        with self._changed:
+            self._last_call += 1
+            handle = ProcessHandle(self._last_call, method, self, self.lost)
+            if self.lost is None:
+                self.calls[handle.call] = handle
+                self.post(message(handle.call))
+            return handle
+
+    def post(self, message: Any) -> None:
+        """Send now what the socket takes now; what is left goes when there is room."""
+        with self._changed:
+            if self.lost is None:
+                self.outbox.append(encode(message))
+                self.flush()
+
+    def flush(self) -> None:
+        """Send what is waiting, as far as the socket takes it."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # full: later; gone: the process's end says it
+            while self.outbox:
+                if self.outbox[0].send(self.connection):
+                    self.outbox.popleft()
+
+    def receive(self) -> bool:
+        """Take in what the rank said; say whether it can say more."""
+        try:
+            is_open = self._decoder.receive(self.connection)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            is_open = False
+        for message in self._decoder.messages():
+            self._hear(message)
+        return is_open
+
+    def _hear(self, message: Any) -> None:
+        match message:
+            case say.Ready():
+                self.ready = message
+            case say.Failed(call=-1):
+                self.start_failure = message
+            case say.Done(call) | say.Failed(call):
+                self._finish(call, message)
+            case say.Cancelled(call, found):
+                self.found[call] = found
+                if found == "dropped":
+                    self._finish(call, CallCancelledError(f"{self.calls[call].method} was cancelled before {self.place} began it"))
+            case say.Here(question):
+                self.answers[question] = message
+
+    def _finish(self, call: int, reply: Reply) -> None:
+        handle = self.calls.pop(call)
+        handle.reply = reply
+        for callback in handle.callbacks:
+            callback()
+
+    def print(self, data: bytes) -> None:
+        """Keep the last lines of the rank's output, and show all of it, each line with the rank's name."""
+        *lines, self._log_rest = (self._log_rest + data).split(b"\n")
+        texts = [line.decode(errors="replace") for line in lines]
+        self.log.extend(texts)
+        with contextlib.suppress(ValueError, OSError):  # the driver may have closed its own output
+            sys.stderr.write("".join(f"[{self.name}] {text}\n" for text in texts))
+
+    def end(self, *, expected: bool) -> None:
+        """Take note that the process is over: what was asked of it has no other answer any more."""
+        self.print(b"\n" if self._log_rest else b"")
+        status = self.process.poll()
+        self.lost = lost_error(self.place, status, () if expected else tuple(self.log), "was stopped" if expected else "is gone")
+        for call in list(self.calls):
+            self._finish(call, self.lost)
+        self.outbox.clear()
+
+
+def lost_error(place: str, status: int | None, log: tuple[str, ...], what: str) -> WorkerLostError:
+    """Say how a rank process ended."""
+    if status is None or status >= 0:
+        return WorkerLostError(f"{place} {what}: exit status {status}", exit_status=status, log=log)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = "; if nobody killed it, the system was out of memory" if name == "SIGKILL" else ""
+    return WorkerLostError(f"{place} {what}: killed by {name}{hint}", signal_name=name, log=log)
