@@ -261,10 +261,10 @@ def tests(session: nox.Session, package: str, version: str) -> None:
 def lowest(session: nox.Session, package: str, version: str) -> None:
     """Test one package alone with the lowest versions of what it requires."""
     bin_folder = fresh(session, f"lowest-{package}-{version}", version)
-    project = PACKAGES[package].folder / "pyproject.toml"
-    install_alone(
-        session, bin_folder, package, "--resolution=lowest-direct", "-r", project, "--group", f"{project}:test"
-    )
+    names = (package, *declared_siblings(PACKAGES, package))
+    projects = [f"--requirements={PACKAGES[name].folder}/pyproject.toml" for name in names]
+    group = f"{PACKAGES[package].folder}/pyproject.toml:test"
+    install_alone(session, bin_folder, package, "--resolution=lowest-direct", *projects, "--group", group)
     run(session, UV, "pip", "list", "--python", bin_folder / "python")
     run_tests_alone(session, bin_folder, package)
 
