@@ -6,14 +6,17 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from fanfold.dataproto import columns as column_rules
+from fanfold.dataproto.balancing import Balancing
 from fanfold.dataproto.construct import Constructing
 from fanfold.dataproto.equality import deep_equal
 from fanfold.dataproto.objects import Array
+from fanfold.dataproto.persist import Persisting
 from fanfold.dataproto.pick import Picking
 from fanfold.dataproto.shape import Shaping
+from fanfold.dataproto.show import Showing
 
 
-class DataProto(Constructing, Picking, Shaping):
+class DataProto(Constructing, Picking, Shaping, Balancing, Showing, Persisting):
     """A batch of B rows: tensor columns, non-tensor columns and metadata.
 
     Args:

@@ -1,10 +1,11 @@
 """Python objects as one block of bytes: object columns and metadata, decoded when somebody touches them.
 
 Arrays and tensors inside large enough to matter stay outside of the block, as buffers. Objects that only cloudpickle
-can carry (classes of the main script, lambdas, references of a cluster runtime) are given to cloudpickle where the
-process has loaded it; nothing here imports it.
+can carry (classes of the main script, lambdas, references of a cluster runtime) are given to cloudpickle where there is
+one; it is looked for only when it is needed.
 """
 
+import importlib
 import io
 import pickle
 import sys
@@ -20,7 +21,6 @@ from fanfold.dataproto.errors import WireError
 from fanfold.dataproto.objects import Array
 
 _OUTSIDE_FROM = 16 * 1024  # bytes; below this a buffer of its own costs more than a copy
-_CLOUDPICKLES = ("ray.cloudpickle", "cloudpickle")
 
 
 class _NeedsCloudpickleError(Exception):
@@ -73,16 +73,18 @@ def dumps(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     try:
         _Pickler(stream, 5, buffer_callback=keep_inside).dump(value)
     except Exception:
-        cloudpickle = next((sys.modules[name] for name in _CLOUDPICKLES if name in sys.modules), None)
-        if cloudpickle is None:
-            return _plain(value)
-        return cloudpickle.dumps(value, protocol=5), []
+        return _cloudpickle().dumps(value, protocol=5), []
     return stream.getvalue(), outside
 
 
-def _plain(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    # Without cloudpickle in this process, the names of the main script are as good here as in the standard pickle.
-    return pickle.dumps(value, protocol=5), []
+def _cloudpickle() -> Any:
+    # Ray's copy knows Ray's references, so it goes first; without any, names of the main script are all there is.
+    if "ray.cloudpickle" in sys.modules:
+        return sys.modules["ray.cloudpickle"]
+    try:
+        return importlib.import_module("cloudpickle")
+    except ModuleNotFoundError:
+        return pickle
 
 
 def loads(block: Any, buffers: Sequence[Any], *, writable: bool) -> Any:
@@ -95,7 +97,10 @@ def loads(block: Any, buffers: Sequence[Any], *, writable: bool) -> Any:
     try:
         return pickle.loads(block, buffers=own)  # noqa: S301 (only reached inside an unpickling that the user asked for)
     except Exception as error:
-        raise WireError(f"the object columns and meta_info cannot be decoded: {type(error).__name__}: {error}") from error
+        raise WireError(
+            f"the object columns and meta_info cannot be decoded: {type(error).__name__}: {error}. Their classes must be "
+            "importable here; classes of a main script travel where the sender has cloudpickle."
+        ) from error
 
 
 def culprit(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> str | None:

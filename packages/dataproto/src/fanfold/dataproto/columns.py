@@ -97,6 +97,13 @@ def restack(rows: list[Any], like: Column) -> Column:
     return NonTensorData(None, batch_size=[0, *like.batch_size[1:]])
 
 
+def stacked(value: Any, depth: int) -> Column:
+    """Make a stack of per-row values, nested as deep as the batch size is long."""
+    if not depth:
+        return NonTensorData(value)
+    return NonTensorStack(*[stacked(item, depth - 1) for item in value])
+
+
 def slice_rows(column: Column, start: int, stop: int, shared: Shared) -> Column:
     """Rows `start` to `stop`, as a view of tensors."""
     if isinstance(column, Tensor):

@@ -56,7 +56,8 @@ class Constructing(BatchState):
 
     @classmethod
     def _made(cls, tensors: Table | None, arrays: dict[str, Any], meta: Mapping[str, Any] | None) -> Self:
-        made = cls()
+        made = object.__new__(cls)
+        BatchState.__init__(made)
         made._table, made._objects, made._meta = tensors, arrays, copy_meta(dict(meta or {}))
         made._rows()
         return made

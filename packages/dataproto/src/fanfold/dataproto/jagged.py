@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fanfold.dataproto import dense
+from fanfold.dataproto.errors import WireError
 
 R = TypeVar("R")
 
@@ -78,6 +79,22 @@ def build(made: Parts) -> Tensor:
     """Put a jagged tensor together again."""
     values, offsets, dim = made
     return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=dim)
+
+
+def checked(made: Parts) -> Tensor:
+    """Put a jagged tensor together of parts that came from outside.
+
+    Raises:
+        WireError: offsets that do not lie inside the values, from which torch would read foreign memory.
+    """
+    values, offsets, dim = made
+    fits = isinstance(dim, int) and 1 <= dim <= values.dim() and offsets.dim() == 1 and len(offsets)
+    if not fits or offsets.dtype not in {torch.int64, torch.int32}:
+        raise WireError(f"a jagged column has the ragged dimension {dim} and offsets {offsets.dtype} {list(offsets.shape)}")
+    bounds = (int(offsets[0]), int(offsets[-1]))
+    if bounds != (0, values.shape[dim - 1]) or bool((offsets.diff() < 0).any()):
+        raise WireError(f"a jagged column has offsets from {bounds[0]} to {bounds[1]} over {values.shape[dim - 1]} values")
+    return build(made)
 
 
 def slice_rows(tensor: Tensor, start: int, stop: int, shared: Shared) -> Tensor:

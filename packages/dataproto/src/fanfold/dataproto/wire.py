@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from fanfold.dataproto import blob, jagged
 from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto.buffers import spec_of, tensor_from
-from fanfold.dataproto.columns import Column
+from fanfold.dataproto.columns import Column, stacked
 from fanfold.dataproto.errors import DataProtoError, WireError
 from fanfold.dataproto.jagged import Parts, Shared
 from fanfold.dataproto.meta import Meta
@@ -197,7 +197,7 @@ class _Reader:
             case "j":
                 dim, position, values = rest
                 made = self._note(top, *tensor_from(values, self._buffers))
-                return jagged.build(Parts(made, self._note(top, *self.offsets[position]), dim))
+                return jagged.checked(Parts(made, self._note(top, *self.offsets[position]), dim))
             case "t":
                 return self._tree(top, *rest)
             case "v" | "s" | "x":
@@ -220,14 +220,8 @@ def _leaf(kind: str, value: Any, batch_size: tuple[int, ...]) -> Column:
     if kind == "v":
         return NonTensorData(value, batch_size=list(batch_size))
     if kind == "s":
-        return _stack(value, len(batch_size))
+        return stacked(value, len(batch_size))
     return value
-
-
-def _stack(value: Any, depth: int) -> Column:
-    if not depth:
-        return NonTensorData(value)
-    return NonTensorStack(*[_stack(item, depth - 1) for item in value])
 
 
 def rebuild(cls: Any, tag: object, head: Any, described: Any, block: Any, buffers: Sequence[Any]) -> Any:
