@@ -1,7 +1,9 @@
 """Say once how a method is spread over ranks and how its results are collected: a registry and a plan, for any data type."""
 
+from fanfold.dispatch.arrangement import Piece
 from fanfold.dispatch.batches import BatchType, batch_type_of, register_batch_type
 from fanfold.dispatch.context import CallContext, current_call, serving
+from fanfold.dispatch.custom import GroupSlice
 from fanfold.dispatch.errors import (
     ArgumentError,
     BatchTypeError,
@@ -11,6 +13,7 @@ from fanfold.dispatch.errors import (
     DuplicateModeError,
     FanfoldError,
     MeshError,
+    NoCallError,
     RegistrationError,
     UnknownModeError,
 )
@@ -33,11 +36,11 @@ from fanfold.dispatch.functions import (
     make_nd_compute_dataproto_dispatch_fn,
 )
 from fanfold.dispatch.marker import register
-from fanfold.dispatch.marks import PerRank, Replicate, Rows, Shard
+from fanfold.dispatch.marks import PerRank, Replicate, Shard
 from fanfold.dispatch.mesh import Mesh
 from fanfold.dispatch.modes import Dispatch, Execute
-from fanfold.dispatch.plan import CallPlan, Piece
-from fanfold.dispatch.planning import GroupSlice, plan_call
+from fanfold.dispatch.plan import CallPlan
+from fanfold.dispatch.planning import plan_call
 from fanfold.dispatch.protocols import BatchLike, GroupLike
 from fanfold.dispatch.registry import (
     DISPATCH_MODE_FN_REGISTRY,
@@ -47,6 +50,8 @@ from fanfold.dispatch.registry import (
     register_dispatch_mode,
     update_dispatch_mode,
 )
+from fanfold.dispatch.rows import Rows
+from fanfold.dispatch.rules import MeshAxis
 from fanfold.dispatch.spec import MAGIC_ATTR, MethodSpec, spec_of, specs_of
 
 __all__ = [
@@ -68,9 +73,11 @@ __all__ = [
     "GroupLike",
     "GroupSlice",
     "Mesh",
+    "MeshAxis",
     "MeshError",
     "MethodSpec",
     "ModeFunctions",
+    "NoCallError",
     "PerRank",
     "Piece",
     "RegistrationError",

@@ -6,69 +6,56 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 Operations = dict[str, Any]
 
 
-def _module(name: str) -> Any:
-    # A value of the class exists, so its library is loaded: this is a look-up, never an import.
-    return sys.modules[name]
-
-
-def _slice(batch: Any, start: int, stop: int) -> Any:
-    return batch[start:stop]
-
-
-def _has_rows(array: Any) -> bool:
-    return len(array.shape) > 0
-
-
 def _torch_tensor() -> Operations:
-    torch = _module("torch")
+    torch = _loaded("torch")
     return {
         "length": len,
         "rows": _slice,
         "concat": lambda parts: torch.cat(list(parts)),
-        "take": lambda batch, rows: batch[torch.as_tensor(list(rows), dtype=torch.long, device=batch.device)],
-        "nbytes": lambda batch: batch.numel() * batch.element_size(),
+        "take": lambda tensor, rows: tensor[torch.tensor(list(rows), dtype=torch.long, device=tensor.device)],
+        "nbytes": lambda tensor: tensor.numel() * tensor.element_size(),
+        "freeze": lambda tensor: _watch(
+            tensor, lambda: tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        ),
         "accepts": _has_rows,
     }
 
 
 def _numpy_array() -> Operations:
-    numpy = _module("numpy")
+    numpy = _loaded("numpy")
     return {
         "length": len,
         "rows": _slice,
         "concat": lambda parts: numpy.concatenate(list(parts)),
-        "take": lambda batch, rows: batch[numpy.asarray(rows, dtype=numpy.intp)],
-        "nbytes": lambda batch: batch.nbytes,
+        "take": lambda array, rows: array[numpy.array(rows, dtype=numpy.intp)],
+        "nbytes": lambda array: array.nbytes,
+        "freeze": lambda array: _watch(array, array.tobytes),
         "accepts": _has_rows,
     }
 
 
 def _tensordict() -> Operations:
-    torch, tensordict = _module("torch"), _module("tensordict")
-    return (
-        {
-            "length": len,
-            "rows": _slice,
-            "concat": lambda parts: torch.cat(list(parts)) if len(parts) > 1 else parts[0],
-            "take": lambda batch, rows: batch[torch.as_tensor(list(rows), dtype=torch.long)],
-            "select": lambda batch, columns: batch.select(*columns),
-            "columns": lambda batch: list(batch.keys()),
-            "column": lambda batch, name: batch[name],
-            "nbytes": lambda batch: batch.bytes(),
-            "accepts": _has_rows,
-        }
-        if tensordict
-        else {}
-    )
+    torch = _loaded("torch")
+    return {
+        "length": len,
+        "rows": _slice,
+        "concat": lambda parts: torch.cat(list(parts)),
+        "take": lambda batch, rows: batch[torch.tensor(list(rows), dtype=torch.long)],
+        "select": lambda batch, columns: batch.select(*columns),
+        "columns": lambda batch: list(batch.keys()),
+        "column": _item,
+        "nbytes": lambda batch: sum(tensor.numel() * tensor.element_size() for tensor in batch.values(True, True)),
+        "accepts": _has_rows,
+    }
 
 
 def _pandas_frame() -> Operations:
-    pandas = _module("pandas")
+    pandas = _loaded("pandas")
     return {
         "length": len,
         "rows": lambda frame, start, stop: frame.iloc[start:stop],
@@ -76,18 +63,18 @@ def _pandas_frame() -> Operations:
         "take": lambda frame, rows: frame.iloc[list(rows)],
         "select": lambda frame, columns: frame[list(columns)],
         "columns": lambda frame: list(frame.columns),
-        "column": lambda frame, name: frame[name],
+        "column": _item,
         "nbytes": lambda frame: int(frame.memory_usage().sum()),
     }
 
 
 def _arrow_table() -> Operations:
-    pyarrow = _module("pyarrow")
+    pyarrow = _loaded("pyarrow")
     return {
         "length": lambda table: table.num_rows,
         "rows": lambda table, start, stop: table.slice(start, stop - start),
         "concat": lambda parts: pyarrow.concat_tables(list(parts)),
-        "take": lambda table, rows: table.take(list(rows)),
+        "take": lambda table, rows: table.take(pyarrow.array(list(rows), pyarrow.int64())),
         "select": lambda table, columns: table.select(list(columns)),
         "columns": lambda table: list(table.column_names),
         "column": lambda table, name: table[name].to_pylist(),
@@ -96,11 +83,34 @@ def _arrow_table() -> Operations:
 
 
 ADAPTERS: dict[str, Callable[[], Operations]] = {
-    "torch.Tensor": _torch_tensor,
     "numpy.ndarray": _numpy_array,
-    "tensordict._td.TensorDict": _tensordict,
-    "tensordict.base.TensorDictBase": _tensordict,
+    "pandas.DataFrame": _pandas_frame,  # where pandas 3 says its class lives
     "pandas.core.frame.DataFrame": _pandas_frame,
-    "pandas.DataFrame": _pandas_frame,
     "pyarrow.lib.Table": _arrow_table,
+    "tensordict.base.TensorDictBase": _tensordict,
+    "torch.Tensor": _torch_tensor,
 }
+
+
+def _loaded(library: str) -> Any:
+    # A value of one of its classes exists, so the library is there: a look-up, never an import.
+    return sys.modules[library]
+
+
+def _slice(batch: Any, start: int, stop: int) -> Any:
+    return batch[start:stop]
+
+
+def _item(batch: Any, name: str) -> Any:
+    return batch[name]
+
+
+def _has_rows(array: Any) -> bool:
+    return len(array.shape) > 0
+
+
+def _watch(batch: Any, content: Callable[[], bytes]) -> Callable[[], str | None]:
+    before = content()
+    return lambda: (
+        None if content() == before else f"{type(batch).__name__} of shape {tuple(batch.shape)} was written to"
+    )

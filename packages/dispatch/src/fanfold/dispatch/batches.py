@@ -1,13 +1,14 @@
 """Batch types: what dispatch can do with a value that has rows, whatever library it comes from.
 
-A type takes part in one of three ways, looked for in this order: it was registered (`register_batch_type`, also through
-the entry points of group `fanfold.batch_types`), there is an adapter for its class name, or it has the shape of
-`BatchLike`. Letters: B rows.
+A type takes part in one of three ways, looked for in this order: it is registered (`register_batch_type`, also by
+packages that say so in their entry points), there is an adapter for its class name, or it has the shape of `BatchLike`.
+Letters: B rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.adapters import ADAPTERS
@@ -15,7 +16,16 @@ from fanfold.dispatch.errors import BatchTypeError
 from fanfold.dispatch.split import even_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    Length = Callable[[Any], int]
+    Cutter = Callable[[Any, int, int], Any]
+    Joiner = Callable[[Sequence[Any]], Any]
+    Taker = Callable[[Any, Sequence[int]], Any]
+    Chunker = Callable[[Any, int], Sequence[Any]]
+    Selector = Callable[[Any, Sequence[str]], Any]
+    Merger = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+    Watcher = Callable[[Any], Callable[[], str | None]]
 
 ENTRY_POINT_GROUP = "fanfold.batch_types"
 
@@ -29,27 +39,31 @@ class BatchType:
         length: B of a batch.
         rows: rows a to b as a batch.
         concat: one batch of all rows, in order.
-        take: the rows at the given indices, in that order (found from `rows` and `concat` if not given).
+        take: the rows at the given indices, in that order; without it they are cut and put together one by one.
+        chunk: a batch in n parts; without it runs whose lengths differ by at most one.
         select: the batch with only some columns.
         columns: the names of a batch's columns.
         column: one column, for weights.
         nbytes: the bytes a batch holds, for `explain`.
-        lazy: makes a value of this type out of parts that are not here yet; what the parts are, backend and type agree on.
-        freeze: starts watching a batch; the function it returns says what was written since, or None.
-        accepts: false for values of the type that have no rows (an array without dimensions).
+        merge: like `concat`, by the merge rules of the method for what is not rows.
+        lazy: makes a value of this type of parts that are not here yet; backend and type agree on what those are.
+        freeze: starts to watch a batch; what it returns says later what was written, or None.
+        accepts: false for values of the type that have no rows, such as an array without dimensions.
     """
 
     name: str
-    length: Callable[[Any], int]
-    rows: Callable[[Any, int, int], Any]
-    concat: Callable[[Sequence[Any]], Any]
-    take: Callable[[Any, Sequence[int]], Any] | None = None
-    select: Callable[[Any, Sequence[str]], Any] | None = None
+    length: Length
+    rows: Cutter
+    concat: Joiner
+    take: Taker | None = None
+    chunk: Chunker | None = None
+    select: Selector | None = None
     columns: Callable[[Any], Sequence[str]] | None = None
     column: Callable[[Any, str], Any] | None = None
     nbytes: Callable[[Any], int] | None = None
+    merge: Merger | None = None
     lazy: Callable[..., Any] | None = None
-    freeze: Callable[[Any], Callable[[], str | None]] | None = None
+    freeze: Watcher | None = None
     accepts: Callable[[Any], bool] | None = None
 
     def pick(self, batch: Any, indices: Sequence[int]) -> Any:
@@ -58,141 +72,146 @@ class BatchType:
             return self.take(batch, indices)
         return self.concat([self.rows(batch, row, row + 1) for row in indices] or [self.rows(batch, 0, 0)])
 
-    def selected(self, batch: Any, columns: Sequence[str]) -> Any:
-        """The batch with only those of `columns` that it has.
+    def parts(self, batch: Any, count: int) -> list[Any]:
+        """The batch in `count` parts."""
+        if self.chunk is not None:
+            return list(self.chunk(batch, count))
+        return [self.rows(batch, start, stop) for start, stop in even_cut(self.length(batch), count).runs()]
 
-        Raises:
-            BatchTypeError: the type cannot select columns.
-        """
+    def narrowed(self, batch: Any, columns: Sequence[str]) -> Any:
+        """The batch with those of `columns` that it has; a type without columns stays whole."""
         if self.select is None:
-            raise BatchTypeError(
-                f"columns {list(columns)} were asked of a {self.name}, which cannot select columns; give select= to register_batch_type"
-            )
-        present = columns if self.columns is None else [name for name in columns if name in set(self.columns(batch))]
-        return self.select(batch, present)
-
-    def chunk(self, batch: Any, parts: int) -> list[Any]:
-        """The batch in `parts` runs whose lengths differ by at most one."""
-        offsets = even_cut(self.length(batch), parts).offsets
-        return [self.rows(batch, start, stop) for start, stop in zip(offsets, offsets[1:], strict=False)]
+            return batch
+        present = None if self.columns is None else set(self.columns(batch))
+        return self.select(batch, [name for name in columns if present is None or name in present])
 
 
 _registered: dict[type, BatchType] = {}
 _found: dict[type, BatchType | None] = {}
-_entry_points: dict[str, list[Any]] | None = None
 
 
 def register_batch_type(
     cls: type,
     *,
-    length: Callable[[Any], int] = len,
-    rows: Callable[[Any, int, int], Any] | None = None,
-    concat: Callable[[Sequence[Any]], Any] | None = None,
-    take: Callable[[Any, Sequence[int]], Any] | None = None,
-    select: Callable[[Any, Sequence[str]], Any] | None = None,
-    columns: Callable[[Any], Sequence[str]] | None = None,
-    column: Callable[[Any, str], Any] | None = None,
-    nbytes: Callable[[Any], int] | None = None,
-    lazy: Callable[..., Any] | None = None,
-    freeze: Callable[[Any], Callable[[], str | None]] | None = None,
+    length: Length = len,
+    rows: Cutter | None = None,
+    concat: Joiner | None = None,
+    **more: Any,
 ) -> BatchType:
-    """Teach dispatch that values of `cls` (and of its subclasses) are batches; what is not given, the class itself must offer.
+    """Teach dispatch that values of `cls` and its subclasses are batches; what is not given the class itself must offer.
 
-    Args: see the attributes of BatchType.
+    Args:
+        cls: the class.
+        length: B of a batch.
+        rows: rows a to b as a batch; without it `batch[a:b]`, or else `batch.slice(a, b)`.
+        concat: one batch of all rows; without it `cls.concat`.
+        more: any of the other attributes of BatchType: take, chunk, select, columns, column, nbytes, merge, lazy,
+            freeze, accepts.
 
     Raises:
-        BatchTypeError: no `concat` (or no way to cut rows) is given and the class has none.
+        BatchTypeError: rows or concat are missing, something is no function, or there is no such operation.
     """
     if not isinstance(cls, type):
-        raise BatchTypeError(f"register_batch_type: got {type(cls).__name__}, expected a class")
-    rows = rows or _rows_of(cls)
-    concat = concat or _concat_of(cls)
+        raise BatchTypeError(f"register_batch_type: got {cls!r}, expected a class")
+    rows, concat = rows or _rows_of(cls), concat or _concat_of(cls)
     if rows is None or concat is None:
-        lacking, example = ("rows", "lambda x, a, b: x[a:b]") if rows is None else ("concat", "lambda parts: ...")
+        lacking, example = ("rows", "lambda batch, a, b: ...") if rows is None else ("concat", "lambda batches: ...")
         raise BatchTypeError(
             f"register_batch_type: {cls.__qualname__} has no {lacking} of its own; give {lacking}={example}"
         )
-    batch_type = BatchType(cls.__qualname__, length, rows, concat, take, select, columns, column, nbytes, lazy, freeze)
-    _registered[cls] = batch_type
+    unknown = sorted(set(more) - _optional_operations())
+    if unknown:
+        expected = ", ".join(sorted(_optional_operations()))
+        raise BatchTypeError(
+            f"register_batch_type: got {', '.join(unknown)}, expected only {expected} besides rows and concat"
+        )
+    for name, operation in {"length": length, "rows": rows, "concat": concat, **more}.items():
+        if operation is not None and not callable(operation):
+            raise BatchTypeError(
+                f"register_batch_type: {name} of {cls.__qualname__} is {operation!r}, expected a function"
+            )
+    _registered[cls] = BatchType(cls.__qualname__, length, rows, concat, **more)
     _found.clear()
-    return batch_type
+    return _registered[cls]
 
 
 def batch_type_of(value: object) -> BatchType | None:
-    """What dispatch can do with `value`, or None when it is no batch and goes whole."""
+    """What dispatch can do with a value; None when it is no batch."""
     cls = type(value)
-    try:
-        batch_type = _found[cls]
-    except KeyError:
-        batch_type = _found[cls] = _find(cls)
+    if cls not in _found:
+        _found[cls] = _find(cls)
+    batch_type = _found[cls]
     return batch_type if batch_type is None or batch_type.accepts is None or batch_type.accepts(value) else None
 
 
 def _find(cls: type) -> BatchType | None:
-    if cls.__module__ == "builtins":
-        return _registered.get(cls)
-    _load_entry_points(cls)
+    if cls.__module__ != "builtins":
+        _load_entry_points(cls)
     for base in cls.__mro__:
-        if base in _registered:
-            return _registered[base]
-        adapter = ADAPTERS.get(f"{base.__module__}.{base.__qualname__}")
-        if adapter is not None:
-            return BatchType(base.__qualname__, **adapter())
+        known = _registered.get(base) or _adapted(f"{base.__module__}.{base.__qualname__}")
+        if known is not None:
+            return known
     return _by_shape(cls)
+
+
+@lru_cache(maxsize=64)
+def _adapted(name: str) -> BatchType | None:
+    adapter = ADAPTERS.get(name)
+    return None if adapter is None else BatchType(name.rpartition(".")[2], **adapter())
 
 
 def _by_shape(cls: type) -> BatchType | None:
     rows, concat = _rows_of(cls), _concat_of(cls)
-    if rows is None or concat is None or not callable(getattr(cls, "chunk", None)) or not hasattr(cls, "__len__"):
+    if rows is None or concat is None or not hasattr(cls, "__len__") or not callable(getattr(cls, "chunk", None)):
         return None
     select = _select if callable(getattr(cls, "select", None)) else None
-    return BatchType(cls.__qualname__, len, rows, concat, select=select, column=_item)
+    return BatchType(cls.__qualname__, len, rows, concat, select=select, column=_column)
 
 
-def _rows_of(cls: type) -> Callable[[Any, int, int], Any] | None:
+def _rows_of(cls: type) -> Cutter | None:
     if callable(getattr(cls, "__getitem__", None)):
-        return _rows_by_index
-    return _rows_by_slice if callable(getattr(cls, "slice", None)) else None
+        return lambda batch, start, stop: batch[start:stop]
+    return (lambda batch, start, stop: batch.slice(start, stop)) if callable(getattr(cls, "slice", None)) else None
 
 
-def _concat_of(cls: type) -> Callable[[Sequence[Any]], Any] | None:
-    concat: Callable[[Sequence[Any]], Any] | None = getattr(cls, "concat", None)
+def _concat_of(cls: type) -> Joiner | None:
+    concat: Joiner | None = getattr(cls, "concat", None)
     return concat if callable(concat) else None
-
-
-def _rows_by_index(batch: Any, start: int, stop: int) -> Any:
-    return batch[start:stop]
-
-
-def _rows_by_slice(batch: Any, start: int, stop: int) -> Any:
-    return batch.slice(start, stop)
 
 
 def _select(batch: Any, columns: Sequence[str]) -> Any:
     return batch.select(list(columns))
 
 
-def _item(batch: Any, column: str) -> Any:
-    return batch[column]
+def _column(batch: Any, name: str) -> Any:
+    return batch[name]
+
+
+def _optional_operations() -> set[str]:
+    return set(BatchType.__dataclass_fields__) - {"name", "length", "rows", "concat"}
 
 
 def _load_entry_points(cls: type) -> None:
-    """Load what installed packages say about their own types, each only once a value from that package is met.
+    """Load what installed packages say about their own types, each once a value from that package is met.
 
-    An entry point is named after the package its types live in (`fanfold.dataproto`) and loads to a function that is
+    An entry point is named after the package its types live in ("fanfold.dataproto") and loads to a function that is
     given `register_batch_type`. So a package teaches dispatch its types without importing dispatch, and dispatch
     imports nothing that the program has not imported itself.
     """
-    waiting = _waiting_entry_points()
-    modules = {base.__module__ for base in cls.__mro__}
+    waiting, modules = _waiting_entry_points(), {base.__module__ for base in cls.__mro__}
     for package in [name for name in waiting if any(f"{module}.".startswith(f"{name}.") for module in modules)]:
-        waiting.pop(package).load()(register_batch_type)
+        try:
+            waiting[package].load()(register_batch_type)
+        except Exception as problem:
+            raise BatchTypeError(
+                f"{cls.__qualname__}: entry point {package!r} of group {ENTRY_POINT_GROUP!r} failed ({problem!r}); "
+                f"the package that provides {package} has to be repaired, or installed in another version"
+            ) from problem
+        del waiting[package]
 
 
+@lru_cache(maxsize=1)
 def _waiting_entry_points() -> dict[str, Any]:
-    global _entry_points  # noqa: PLW0603  found once per process, at first need
-    if _entry_points is None:
-        from importlib.metadata import entry_points  # noqa: PLC0415  costs as much as everything else here together
+    from importlib.metadata import entry_points  # noqa: PLC0415  costs as much as everything else here together
 
-        _entry_points = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    return _entry_points
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

@@ -1,7 +1,9 @@
-"""What becomes of results: one value, a list, or batches put together in data-parallel order."""
+"""What becomes of results: the value of the only rank, a list, or batches put together in data-parallel order."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.batches import BatchType, batch_type_of
@@ -10,83 +12,103 @@ from fanfold.dispatch.merge import merge_values
 from fanfold.dispatch.split import inverse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fanfold.dispatch.plan import CallPlan
 
+Labelled = list[tuple[int, Any]]
+
 
 def collected_value(plan: CallPlan, results: Mapping[int, Any]) -> Any:
-    """Apply the plan's collect rule to results by rank."""
+    """Apply the plan's collect rule to results by rank.
+
+    Raises:
+        CollectError: a rank is missing, or rows would be lost or invented.
+    """
     missing = [rank for rank in plan.collected if rank not in results]
     if missing:
         raise CollectError(
-            f"{plan.label}: no result of ranks {missing}; collect needs one from each of {list(plan.collected)}",
-            results,
+            f"{plan.label}: got no result of ranks {missing}, expected one of each of {list(plan.collected)}", results
         )
-    values = [results[rank] for rank in plan.collected]
-    if callable(plan.collecting):
-        return plan.collecting(values)
+    labelled = [(rank, results[rank]) for rank in plan.collected]
     if plan.collecting == "single":
-        return values[0]
-    if plan.collecting == "join" and any(batch_type_of(value) for value in values):
-        return _joined(plan, values)
-    return (
-        values
-        if plan.merge is None
-        else merge_values(plan.label, plan.merge, list(zip(plan.collected, values, strict=True)))
-    )
+        return labelled[0][1]
+    if callable(plan.collecting):
+        return plan.collecting([_unpadded(plan, rank, value, strict=False) for rank, value in labelled])
+    if plan.collecting == "join" and any(_is_joinable(value) for _, value in labelled):
+        return _joined(plan, labelled)
+    return [value for _, value in labelled] if plan.merge is None else merge_values(plan.label, plan.merge, labelled)
 
 
-def join_batches(label: str, batches: Sequence[Any]) -> Any:
+def join_batches(label: str, labelled: Labelled, merge: Any = None) -> Any:
     """One batch of all rows, in order.
 
+    Args:
+        label: the method, for messages.
+        labelled: (rank, batch) in collect order, at least one.
+        merge: the method's merge rules by key, for what is not rows.
+
     Raises:
-        CollectError: no batches, or results of different types.
+        CollectError: values that are no batches of one type.
     """
-    if not batches:
-        raise CollectError(f"{label}: there are no results to put together; at least one rank must be collected")
-    types = [batch_type_of(batch) for batch in batches]
-    first = types[0]
-    if first is None or any(batch_type != first for batch_type in types):
-        kinds = ", ".join(f"{place}: {type(batch).__name__}" for place, batch in enumerate(batches[:8]))
+    values = [value for _, value in labelled]
+    batch_type = _common_type(values)
+    if batch_type is None:
+        told = ", ".join(f"rank {rank}: {type(value).__name__}" for rank, value in labelled[:8])
         raise CollectError(
-            f"{label}: results of different types cannot be put together ({kinds}, in collect order); return one type of batch from every collected rank",
-            dict(enumerate(batches)),
+            f"{label}: results cannot be put together, got {told}; expected one type of batch from every collected rank. "
+            "Return the same type everywhere, or use a mode that collects a list",
+            dict(labelled),
         )
-    return first.concat(list(batches))
+    if merge is None:
+        return batch_type.concat(values)
+    if batch_type.merge is None or not isinstance(merge, Mapping):
+        raise CollectError(
+            f"{label}: merge={merge!r} is for values that are no batches, or as a dict of rules for batch types that "
+            f"have merge rules; got {batch_type.name}. Leave merge= away, or give merge= to register_batch_type",
+            dict(labelled),
+        )
+    return batch_type.merge(values, merge)
 
 
-def _joined(plan: CallPlan, values: Sequence[Any]) -> Any:
-    trimmed = [_without_padding(plan, rank, value) for rank, value in zip(plan.collected, values, strict=True)]
-    joined = join_batches(plan.label, trimmed)
-    division = plan.divisions.get(plan.mesh.shard)
-    if division is None or division.cut.order is None:
+def _joined(plan: CallPlan, labelled: Labelled) -> Any:
+    joined = join_batches(plan.label, [(rank, _unpadded(plan, rank, value)) for rank, value in labelled], plan.merge)
+    order = plan.division and plan.division.cut.order
+    if not order:
         return joined
     batch_type = batch_type_of(joined)
     assert batch_type is not None
-    return batch_type.pick(joined, inverse(division.cut.order))
+    return batch_type.pick(joined, inverse(order))
 
 
-def _without_padding(plan: CallPlan, rank: int, value: Any) -> Any:
+def _unpadded(plan: CallPlan, rank: int, value: Any, *, strict: bool = True) -> Any:
+    """The result without the rows that belong to padding.
+
+    Rows of a result can be told to belong to rows of the argument only when there are equally many. Where that matters
+    (some are padding, or were dealt out in another order) a result of another length is refused, never guessed at.
+    """
     batch_type, rows, padding = batch_type_of(value), plan.rows(rank), plan.padding(rank)
-    if batch_type is None or rows is None:
+    reordered = plan.division is not None and plan.division.cut.order is not None
+    if batch_type is None or rows is None or not (padding or reordered):
         return value
-    _check_row_for_row(plan, rank, value, batch_type)
-    return batch_type.rows(value, 0, rows) if padding else value
+    if batch_type.length(value) == rows + padding:
+        return batch_type.rows(value, 0, rows) if padding else value
+    if strict:
+        why = "of which the last are padding" if padding else "dealt out by weight"
+        raise CollectError(
+            f"{plan.label}: rank {rank} got {rows + padding} rows, {why}, and returned {batch_type.length(value)}; expected "
+            "a row for each, or results and rows cannot be matched. Return one row per row, or register the method with "
+            "uneven='split' and without balance",
+            {rank: value},
+        )
+    return value
 
 
-def _check_row_for_row(plan: CallPlan, rank: int, value: Any, batch_type: BatchType) -> None:
-    rows, padding, division = plan.rows(rank) or 0, plan.padding(rank), plan.divisions[plan.mesh.shard]
-    got = batch_type.length(value)
-    if got == rows + padding or (not padding and division.cut.order is None):
-        return
-    why = (
-        f"{padding} of them padding, which cannot be told apart in it"
-        if padding
-        else "in another order than the caller's, which cannot be restored"
-    )
-    raise CollectError(
-        f"{plan.label}: rank {rank} was given {rows + padding} rows ({why}) and returned {got}; "
-        "return one row per row, or register the method with uneven='split' and without balance",
-        {rank: value},
-    )
+def _is_joinable(value: Any) -> bool:
+    return batch_type_of(value) is not None or inspect.isgenerator(value) or inspect.isasyncgen(value)
+
+
+def _common_type(values: Sequence[Any]) -> BatchType | None:
+    first = batch_type_of(values[0])
+    same = all(isinstance(value, type(values[0])) or batch_type_of(value) == first for value in values)
+    return first if same else None

@@ -6,14 +6,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanfold.dispatch.errors import FanfoldError
+from fanfold.dispatch.errors import NoCallError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-class NoCallError(FanfoldError, LookupError):
-    """`current_call()` outside of a call."""
 
 
 class CallContext(NamedTuple):

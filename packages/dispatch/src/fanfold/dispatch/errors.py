@@ -46,6 +46,10 @@ class BatchTypeError(FanfoldError, TypeError):
     """A type that lacks what a batch needs."""
 
 
+class NoCallError(FanfoldError, LookupError):
+    """`current_call()` where no call is being served."""
+
+
 class CollectError(FanfoldError, ValueError):
     """Results that cannot be collected without losing or inventing rows.
 

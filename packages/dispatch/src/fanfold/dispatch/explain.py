@@ -9,7 +9,8 @@ from fanfold.dispatch.nested import batches_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanfold.dispatch.plan import CallPlan, Piece, Spread
+    from fanfold.dispatch.arrangement import Piece
+    from fanfold.dispatch.plan import CallPlan
 
 
 def plan_data(plan: CallPlan) -> dict[str, Any]:
@@ -31,19 +32,9 @@ def plan_data(plan: CallPlan) -> dict[str, Any]:
 def plan_table(plan: CallPlan) -> str:
     """The plan as a table: one line per rank."""
     data = plan_data(plan)
-    names = [_name(spread) for spread in plan.spreads()]
+    names = [spread.name for spread in plan.spreads()]
     header = ["rank", "at", *names, "padding", "bytes", "collected"]
-    lines = [header] + [
-        [
-            str(rank["rank"]),
-            rank["at"],
-            *rank["arguments"].values(),
-            str(rank["padding"]),
-            _size(rank["bytes"]),
-            "" if rank["collected"] is None else f"#{rank['collected']}",
-        ]
-        for rank in data["ranks"]
-    ]
+    lines = [header, *([*_cells(rank)] for rank in data["ranks"])]
     return f"{_headline(data)}\n{_aligned(lines)}"
 
 
@@ -52,12 +43,24 @@ def _rank_data(plan: CallPlan, rank: int, sizes: dict[Piece, int | None]) -> dic
     return {
         "rank": rank,
         "at": " ".join(f"{axis}={place}" for axis, place in plan.mesh.where(rank).items()),
-        "arguments": {_name(spread): _told(plan, spread.piece(rank)) for spread in plan.spreads()},
+        "arguments": {spread.name: _told(plan, spread.piece(rank)) for spread in plan.spreads()},
         "rows": plan.rows(rank),
         "padding": plan.padding(rank),
         "bytes": sum(known) if known else None,
         "collected": plan.collected.index(rank) if rank in plan.collected else None,
     }
+
+
+def _cells(rank: dict[str, Any]) -> list[str]:
+    collected = "" if rank["collected"] is None else f"#{rank['collected']}"
+    return [
+        str(rank["rank"]),
+        rank["at"],
+        *rank["arguments"].values(),
+        str(rank["padding"]),
+        _size(rank["bytes"]),
+        collected,
+    ]
 
 
 def _headline(data: dict[str, Any]) -> str:
@@ -79,16 +82,8 @@ def _told(plan: CallPlan, piece: Piece) -> str:
 
 
 def _nbytes(plan: CallPlan, piece: Piece) -> int | None:
-    sizes = [
-        batch_type.nbytes(batch)
-        for _, batch, batch_type in batches_in(plan.value(piece))
-        if batch_type.nbytes is not None
-    ]
+    sizes = [found.type.nbytes(found.batch) for found in batches_in(plan.value(piece), "") if found.type.nbytes]
     return sum(sizes) if sizes else None
-
-
-def _name(spread: Spread) -> str:
-    return spread.name
 
 
 def _size(count: int | None) -> str:

@@ -9,7 +9,7 @@ from fanfold.dispatch.errors import RegistrationError
 from fanfold.dispatch.merge import check_merge
 from fanfold.dispatch.modes import Dispatch, Execute
 from fanfold.dispatch.registry import DispatchMode, ModeFunctions, checked_functions, functions_of
-from fanfold.dispatch.rules import collect_rule_of
+from fanfold.dispatch.rules import collect_rules
 from fanfold.dispatch.spec import MAGIC_ATTR, Inputs, MergeRule, MethodSpec, Uneven, Weights, kind_of
 
 P = ParamSpec("P")
@@ -146,7 +146,7 @@ def _check_timeout(where: str, timeout: object) -> None:
 def _check_generator(where: str, spec: MethodSpec) -> None:
     if "generator" not in spec.kind or spec.execute_mode is Execute.RANK_ZERO:
         return
-    rule = collect_rule_of(functions_of(spec.dispatch_mode).collect_fn)
+    rule = collect_rules.rule_of(functions_of(spec.dispatch_mode).collect_fn)
     if rule is not None and rule.kind == "join":
         raise RegistrationError(
             f"{where}: a generator gives many values, but {_mode_name(spec)} puts one batch per rank together; "

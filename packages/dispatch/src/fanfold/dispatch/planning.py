@@ -1,51 +1,27 @@
-"""plan_call: a method's mark, a group and arguments become a CallPlan. Pure: nothing is cut, sent or changed here."""
+"""plan_call: a method's mark, a group and arguments become a CallPlan. Nothing is cut, sent or changed here."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch.binding import bind_call
-from fanfold.dispatch.errors import ArgumentError, DivideError
+from fanfold.dispatch.arrange import arranged, arranged_lists
+from fanfold.dispatch.custom import custom_lists, slice_of
+from fanfold.dispatch.errors import ArgumentError, DirectCallError
 from fanfold.dispatch.mesh import Mesh
 from fanfold.dispatch.modes import Dispatch, Execute
 from fanfold.dispatch.plan import CallPlan
 from fanfold.dispatch.registry import functions_of
-from fanfold.dispatch.rules import CollectRule, DispatchRule, collect_rule_of, dispatch_rule_of
-from fanfold.dispatch.spread import Spreading
+from fanfold.dispatch.rules import CollectRule, collect_rules, dispatch_rules
+from fanfold.dispatch.signature import bind_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fanfold.dispatch.arrangement import Arrangement
     from fanfold.dispatch.protocols import GroupLike
-    from fanfold.dispatch.registry import ModeFunctions
+    from fanfold.dispatch.rules import DispatchRule
     from fanfold.dispatch.spec import MethodSpec, Uneven
-
-
-class GroupSlice:
-    """Some ranks of a group, numbered anew from 0: what a custom dispatch function sees of a call to a slice."""
-
-    def __init__(self, group: GroupLike, ranks: Sequence[int]) -> None:
-        self._group = group
-        self._ranks = tuple(ranks)
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks the slice has."""
-        return len(self._ranks)
-
-    def mesh(self, name: str) -> Mesh:
-        """The named mesh, cut down to the slice."""
-        mesh = self._group.mesh(name).restrict(self._ranks)
-        number = {rank: place for place, rank in enumerate(self._ranks)}
-        return Mesh(
-            mesh.name,
-            mesh.axes,
-            tuple(number[rank] for rank in mesh.ranks),
-            mesh.coordinates,
-            mesh.shard,
-            mesh.collect_at,
-        )
 
 
 def plan_call(
@@ -59,7 +35,7 @@ def plan_call(
     ranks: Sequence[int] | None = None,
     uneven: Uneven | None = None,
 ) -> CallPlan:
-    """Decide a call: bind it to the signature of `function`, spread its arguments, choose what is collected.
+    """Decide a call: bind it to the signature of `function`, arrange its arguments, choose what is collected.
 
     Args:
         spec: the method's mark.
@@ -74,100 +50,95 @@ def plan_call(
     Raises:
         ArgumentError: the call does not fit the signature or the mode.
         DivideError: arguments that cannot be divided as asked.
-        MeshError: a mesh that does not fit the group.
+        MeshError: a mesh that does not fit the group or the marks.
         DirectCallError: the method is not called through the group.
     """
     method = getattr(function, "__name__", type(function).__name__)
     label = f"{owner}.{method}()" if owner else f"{getattr(function, '__qualname__', method)}()"
-    mode = functions_of(spec.dispatch_mode)
-    rule, collect = dispatch_rule_of(mode.dispatch_fn), collect_rule_of(mode.collect_fn)
-    called, alone = _called_ranks(label, spec, group, ranks)
-    if alone:
-        rule, collect = rule and rule._replace(unmarked="whole", mesh=None), collect and CollectRule("single")
     call = bind_call(label, function, args, kwargs)
+    called, alone = _called(label, spec, group, ranks)
+    mode = functions_of(spec.dispatch_mode)
+    rule, collect = _rules(label, mode.dispatch_fn, mode.collect_fn, alone=alone)
     mesh = _mesh(rule, group, called)
-    spreading = Spreading(label, mesh, called, spec, uneven)
     if rule is None:
-        lists = _custom_lists(label, mode, group, called, alone, args, kwargs)
-        positional, keyword = spreading.custom(*lists)
+        # Alone, rank 0 takes its own entry of lists made for the whole group.
+        lists = custom_lists(label, mode.dispatch_fn, group if alone else slice_of(group, called), args, kwargs)
+        arrangement = arranged_lists(label, called, *(_first_entries(*lists) if alone else lists))
     else:
-        positional, keyword = spreading.by_rule(rule, call)
-    running, collected = _running_and_collected(spreading, mesh, collect, group, called)
+        arrangement = arranged(label, rule, mesh, call, spec, uneven)
+    if collect is None:
+        _check_order(label, arrangement)
+    running = _with_rows(arrangement, mesh) if (uneven or spec.uneven) == "skip" else called
     return CallPlan(
+        **{**vars(arrangement), "ranks": running},
         method=method,
-        label=label,
         world_size=group.world_size,
-        ranks=running,
-        collected=collected,
-        sources=tuple(spreading.sources),
-        positional=positional,
-        keyword=keyword,
+        collected=_collected(collect, group, called, running),
         mesh=mesh,
-        divisions=spreading.divisions,
-        collecting=collect.kind if collect else partial(mode.collect_fn, _view(group, called)),
+        collecting=collect.kind if collect else partial(mode.collect_fn, slice_of(group, called)),
         merge=spec.merge,
-        batch_type=spreading.batch_type,
     )
 
 
-def _called_ranks(
+def _called(
     label: str, spec: MethodSpec, group: GroupLike, ranks: Sequence[int] | None
 ) -> tuple[tuple[int, ...], bool]:
     called = tuple(range(group.world_size)) if ranks is None else tuple(sorted(ranks))
     outside = [rank for rank in called if not 0 <= rank < group.world_size]
     if outside or not called or len(set(called)) != len(called):
         raise ArgumentError(
-            f"{label}: got ranks {list(ranks or ())}, expected different ranks of 0 to {group.world_size - 1}, at least one"
+            f"{label}: got ranks {list(called)}, expected at least one, each once, of 0 to {group.world_size - 1}"
         )
     alone = spec.execute_mode is Execute.RANK_ZERO or spec.dispatch_mode is Dispatch.RANK_ZERO
     return called[:1] if alone else called, alone
 
 
-def _mesh(rule: DispatchRule | None, group: GroupLike, called: Sequence[int]) -> Mesh:
-    if rule is None or rule.mesh is None:
-        return Mesh.of_world(called)
-    mesh = group.mesh(rule.mesh)
-    mesh.check_covers(group.world_size)
-    return mesh.restrict(called)
-
-
-def _view(group: GroupLike, called: Sequence[int]) -> GroupLike:
-    return group if len(called) == group.world_size else GroupSlice(group, called)
-
-
-def _custom_lists(
-    label: str,
-    mode: ModeFunctions,
-    group: GroupLike,
-    called: Sequence[int],
-    alone: bool,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    view = group if alone else _view(group, called)
-    spread = mode.dispatch_fn(view, *args, **kwargs)
-    name = getattr(mode.dispatch_fn, "__name__", repr(mode.dispatch_fn))
-    if not isinstance(spread, tuple) or len(spread) != 2:  # noqa: PLR2004  args and kwargs
-        raise ArgumentError(
-            f"{label}: dispatch function {name} returned {type(spread).__name__}, expected a pair (args, kwargs)"
+def _rules(
+    label: str, dispatch_fn: Callable[..., Any], collect_fn: Callable[..., Any], *, alone: bool
+) -> tuple[DispatchRule | None, CollectRule | None]:
+    rule, collect = dispatch_rules.rule_of(dispatch_fn), collect_rules.rule_of(collect_fn)
+    if rule is not None and rule.unmarked == "direct":
+        raise DirectCallError(
+            f"{label}: a method of this mode is called on a worker's own handle (group.workers), not through the group"
         )
-    positional, keyword = tuple(spread[0]), dict(spread[1])
-    named = [*((f"positional argument {index}", value) for index, value in enumerate(positional)), *keyword.items()]
-    for argument, value in named:
-        if not isinstance(value, (list, tuple)) or len(value) != view.world_size:
-            got = f"{len(value)} entries" if isinstance(value, (list, tuple)) else type(value).__name__
-            raise DivideError(
-                f"{label}: dispatch function {name} gave {got} for {argument}, expected a list with one entry for each of {view.world_size} ranks"
-            )
-    return positional, keyword
+    if not alone:
+        return rule, collect
+    return rule and rule._replace(unmarked="whole", along=None), collect and CollectRule("single")
 
 
-def _running_and_collected(
-    spreading: Spreading, mesh: Mesh, collect: CollectRule | None, group: GroupLike, called: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    running = spreading.with_rows(called)
-    if collect is None or collect.mesh is None:
-        return running, running
-    collect_mesh = mesh if mesh.name == collect.mesh else group.mesh(collect.mesh).restrict(called)
+def _mesh(rule: DispatchRule | None, group: GroupLike, called: Sequence[int]) -> Mesh:
+    if rule is None or rule.along is None:
+        return Mesh.of_world(called)
+    return rule.along.of(group).restrict(called)
+
+
+def _first_entries(
+    positional: Sequence[Sequence[Any]], keyword: Mapping[str, Sequence[Any]]
+) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    return [[entries[0]] for entries in positional], {name: [entries[0]] for name, entries in keyword.items()}
+
+
+def _check_order(label: str, arrangement: Arrangement) -> None:
+    if any(division.cut.order is not None for division in arrangement.divisions.values()):
+        raise ArgumentError(
+            f"{label}: rows are dealt out by weight, and a custom collect function cannot put results back in order; "
+            "collect with a built-in function, or leave balance= and weights= away"
+        )
+
+
+def _with_rows(arrangement: Arrangement, mesh: Mesh) -> tuple[int, ...]:
+    """The ranks that have rows, and those of the first place in any case, so that a result has a type."""
+    division = arrangement.divisions.get(mesh.shard)
+    if division is None:
+        return arrangement.ranks
+    cut, place = division
+    return tuple(rank for rank in arrangement.ranks if place[rank] == 0 or cut.length(place[rank]))
+
+
+def _collected(
+    collect: CollectRule | None, group: GroupLike, called: Sequence[int], running: tuple[int, ...]
+) -> tuple[int, ...]:
+    if collect is None or collect.along is None:
+        return running
     kept = set(running)
-    return running, tuple(rank for rank in collect_mesh.collectors() if rank in kept)
+    return tuple(rank for rank in collect.along.of(group).restrict(called).collectors() if rank in kept)

@@ -7,28 +7,57 @@ of which argument go where) before anything is cut.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from fanfold.dispatch.mesh import Mesh
+    from fanfold.dispatch.protocols import GroupLike
 
 F = TypeVar("F", bound="Callable[..., Any]")
+Rule = TypeVar("Rule")
 
-Unmarked = Literal["whole", "lists_or_whole", "lists", "rows"]
-Collected = Literal["list", "join"]
+Unmarked = Literal["whole", "lists", "lists_or_whole", "rows", "direct"]
+Collected = Literal["single", "list", "join"]
+
+
+class MeshAxis(NamedTuple):
+    """A mesh by name, and how a mode uses it.
+
+    Attributes:
+        mesh: the name under which the group knows it.
+        axis: rows are divided along it; None for the mesh's own choice.
+        collect: which place of other axes results are collected from, instead of the mesh's own choice.
+    """
+
+    mesh: str
+    axis: str | None = None
+    collect: Mapping[str, int] | None = None
+
+    def of(self, group: GroupLike) -> Mesh:
+        """The group's mesh, used this way.
+
+        Raises:
+            MeshError: it does not cover the group, or has no such axis.
+        """
+        mesh = group.mesh(self.mesh)
+        mesh.check_covers(group.world_size)
+        return mesh.along(self.axis, self.collect)
 
 
 class DispatchRule(NamedTuple):
     """What becomes of arguments that carry no mark.
 
     Attributes:
-        unmarked: "whole"; "lists": item i to rank i; "lists_or_whole": the same if all are lists; "rows": batches are divided.
-        mesh: the mesh whose axis divides; None for all ranks of the group.
+        unmarked: "whole"; "lists": item i to rank i; "lists_or_whole": the same if all are lists; "rows": batches are
+            divided, everything else goes whole; "direct": there is no call through the group.
+        along: what divides; None for all ranks of the group.
         function_first: the first positional argument is a function.
     """
 
     unmarked: Unmarked
-    mesh: str | None = None
+    along: MeshAxis | None = None
     function_first: bool = False
 
 
@@ -36,54 +65,39 @@ class CollectRule(NamedTuple):
     """What becomes of results.
 
     Attributes:
-        kind: "list": one entry per rank; "join": batches are put together in data-parallel order, other values a list.
-        mesh: the mesh that says which ranks are collected and in which order; None for all ranks of the group.
+        kind: "single": the value of the only rank; "list": one entry per rank; "join": batches are put together in
+            data-parallel order, other values are a list.
+        along: which ranks are collected and in which order; None for all ranks in rank order.
     """
 
     kind: Collected
-    mesh: str | None = None
+    along: MeshAxis | None = None
 
 
-_dispatch_rules: dict[Any, Callable[..., DispatchRule]] = {}
-_collect_rules: dict[Any, Callable[..., CollectRule]] = {}
+class _RuleBook(Generic[Rule]):
+    """Which rule a built-in function follows."""
+
+    def __init__(self) -> None:
+        self._makers: dict[Any, Callable[..., Rule]] = {}
+
+    def follows(self, maker: Callable[..., Rule]) -> Callable[[F], F]:
+        """Mark a built-in function; of a partial, `maker` receives the bound arguments."""
+
+        def remember(function: F) -> F:
+            self._makers[function] = maker
+            return function
+
+        return remember
+
+    def rule_of(self, function: Any) -> Rule | None:
+        """The rule of a built-in function or a partial of one; None for a custom one."""
+        bound = function if isinstance(function, partial) else partial(function)
+        try:
+            maker = self._makers.get(bound.func)
+        except TypeError:  # an unhashable callable is nobody's built-in
+            return None
+        return None if maker is None else maker(*bound.args, **bound.keywords)
 
 
-def dispatches_by(rule: Callable[..., DispatchRule]) -> Callable[[F], F]:
-    """Say which rule a built-in dispatch function follows; `rule` receives the arguments of a partial."""
-
-    def remember(function: F) -> F:
-        _dispatch_rules[function] = rule
-        return function
-
-    return remember
-
-
-def collects_by(rule: Callable[..., CollectRule]) -> Callable[[F], F]:
-    """Say which rule a built-in collect function follows; `rule` receives the arguments of a partial."""
-
-    def remember(function: F) -> F:
-        _collect_rules[function] = rule
-        return function
-
-    return remember
-
-
-def dispatch_rule_of(function: Any) -> DispatchRule | None:
-    """The rule of a built-in dispatch function (or a partial of one); None for a custom one."""
-    return _rule_of(function, _dispatch_rules)
-
-
-def collect_rule_of(function: Any) -> CollectRule | None:
-    """The rule of a built-in collect function (or a partial of one); None for a custom one."""
-    return _rule_of(function, _collect_rules)
-
-
-def _rule_of(function: Any, rules: dict[Any, Callable[..., Any]]) -> Any:
-    if isinstance(function, partial):
-        rule = rules.get(function.func)
-        return None if rule is None else rule(*function.args, **function.keywords)
-    try:
-        rule = rules.get(function)
-    except TypeError:  # an unhashable callable is nobody's built-in
-        return None
-    return None if rule is None else rule()
+dispatch_rules: _RuleBook[DispatchRule] = _RuleBook()
+collect_rules: _RuleBook[CollectRule] = _RuleBook()

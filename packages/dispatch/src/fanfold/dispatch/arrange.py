@@ -1,0 +1,96 @@
+"""Arrange the arguments of a call over ranks: by marks and a rule, or as a custom dispatch function says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fanfold.dispatch.arrangement import Arrangement, Spread
+from fanfold.dispatch.batches import batch_type_of
+from fanfold.dispatch.divide import divide, divided
+from fanfold.dispatch.errors import ArgumentError
+from fanfold.dispatch.lists import lists_scatter
+from fanfold.dispatch.marks import PerRank, Shard
+from fanfold.dispatch.spread import Spreader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.dispatch.divide import Divided
+    from fanfold.dispatch.mesh import Mesh
+    from fanfold.dispatch.rules import DispatchRule
+    from fanfold.dispatch.signature import Argument, BoundCall
+    from fanfold.dispatch.spec import MethodSpec, Uneven
+
+
+def arranged(
+    label: str, rule: DispatchRule, mesh: Mesh, call: BoundCall, spec: MethodSpec, uneven: Uneven | None = None
+) -> Arrangement:
+    """Arrange by marks, and by the rule what carries none; the ranks are those of the mesh.
+
+    Raises:
+        ArgumentError: arguments that the rule cannot take.
+        DivideError: arguments that cannot be divided as asked.
+        MeshError: a mark names an axis that the mesh does not have.
+    """
+    arguments = call.arguments()
+    if rule.function_first:
+        _check_function_first(label, call)
+    scatter = lists_scatter(label, rule.unmarked, arguments)
+    cut = {argument.name: divided(label, argument, mesh) for argument in arguments if _is_divided(argument, rule)}
+    divisions = divide(label, mesh, spec, uneven, list(cut.values()))
+    _check_columns(label, spec, arguments, cut)
+    spreader = Spreader(label, mesh.ranks)
+
+    def spread(argument: Argument) -> Spread:
+        name, value, mark = argument
+        if name in cut:
+            return spreader.rows(name, value, cut[name].axis, divisions[cut[name].axis], spec.reads)
+        if value is not None and (isinstance(mark, PerRank) or (scatter and mark is None)):
+            return spreader.items(name, value)
+        return spreader.whole(name, value, spec.reads if batch_type_of(value) else None)
+
+    positional = tuple(map(spread, call.positional))
+    keyword = {name: spread(argument) for name, argument in call.keyword.items()}
+    batch_type = next((argument.batches[0].type for argument in cut.values()), None)
+    return Arrangement(label, mesh.ranks, tuple(spreader.sources), positional, keyword, divisions, batch_type)
+
+
+def arranged_lists(
+    label: str, ranks: tuple[int, ...], positional: Sequence[Sequence[Any]], keyword: Mapping[str, Sequence[Any]]
+) -> Arrangement:
+    """Arrange lists with one entry per rank."""
+    spreader = Spreader(label, ranks)
+    by_position = tuple(spreader.items(f"[{index}]", entries) for index, entries in enumerate(positional))
+    by_keyword = {name: spreader.items(name, entries) for name, entries in keyword.items()}
+    return Arrangement(label, ranks, tuple(spreader.sources), by_position, by_keyword, {}, None)
+
+
+def _is_divided(argument: Argument, rule: DispatchRule) -> bool:
+    if argument.mark is None:
+        return rule.unmarked == "rows" and batch_type_of(argument.value) is not None
+    return isinstance(argument.mark, Shard) and argument.value is not None
+
+
+def _check_function_first(label: str, call: BoundCall) -> None:
+    if not call.positional or not callable(call.positional[0].value):
+        got = type(call.positional[0].value).__name__ if call.positional else "no positional argument"
+        raise ArgumentError(f"{label}: got {got}, expected a function as the first positional argument")
+
+
+def _check_columns(label: str, spec: MethodSpec, arguments: Sequence[Argument], cut: Mapping[str, Divided]) -> None:
+    """Refuse reads= that names a column no batch of the call has, where the batch types can tell."""
+    if spec.reads is None:
+        return
+    batches = [(found.batch, found.type) for argument in cut.values() for found in argument.batches]
+    batches += [
+        (a.value, batch_type) for a in arguments if a.name not in cut and (batch_type := batch_type_of(a.value))
+    ]
+    if any(batch_type.columns is None and batch_type.select is not None for _, batch_type in batches):
+        return
+    present = {name for batch, batch_type in batches if batch_type.columns for name in batch_type.columns(batch)}
+    absent = [name for name in spec.reads if name not in present]
+    if batches and absent:
+        raise ArgumentError(
+            f"{label}: reads= names columns {', '.join(absent)}, which no batch of this call has; there are "
+            f"{', '.join(sorted(map(str, present))) or 'none'}. Nothing was sent"
+        )

@@ -1,0 +1,154 @@
+"""Decide how rows are cut: which batches are divided along which axis, how long they are, by which rule.
+
+Letters: B rows, D places along an axis.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fanfold.dispatch.errors import ArgumentError, DivideError
+from fanfold.dispatch.nested import batches_in
+from fanfold.dispatch.split import Cut, even_cut, weighted_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.dispatch.mesh import Mesh
+    from fanfold.dispatch.nested import FoundBatch
+    from fanfold.dispatch.signature import Argument
+    from fanfold.dispatch.spec import MethodSpec, Uneven
+
+
+class Divided(NamedTuple):
+    """An argument that is cut by rows.
+
+    Attributes:
+        name: the parameter.
+        axis: the mesh axis along which it is cut.
+        weights: what its mark says about weights.
+        batches: every batch in it, at least one.
+    """
+
+    name: str
+    axis: str
+    weights: Any
+    batches: list[FoundBatch]
+
+
+class Division(NamedTuple):
+    """Rows cut along one axis.
+
+    Attributes:
+        cut: the D runs of rows.
+        place: rank -> its run.
+    """
+
+    cut: Cut
+    place: Mapping[int, int]
+
+
+def divided(label: str, argument: Argument, mesh: Mesh) -> Divided:
+    """What is to be cut in an argument.
+
+    Raises:
+        ArgumentError: it is marked Shard and holds no batch.
+    """
+    batches = list(batches_in(argument.value, argument.name))
+    if not batches:
+        raise ArgumentError(
+            f"{label}: argument {argument.name!r} is marked Shard; got {type(argument.value).__name__}, which is no batch "
+            "and holds none; wrap a plain list in Rows([...]), or teach dispatch its type with register_batch_type"
+        )
+    axis = getattr(argument.mark, "axis", None) or mesh.shard
+    return Divided(argument.name, axis, getattr(argument.mark, "weights", None), batches)
+
+
+def divide(
+    label: str, mesh: Mesh, spec: MethodSpec, uneven: Uneven | None, arguments: Sequence[Divided]
+) -> dict[str, Division]:
+    """Cut the rows of all divided arguments, along each axis that one of them names.
+
+    Raises:
+        DivideError: batches of different length, rows that do not divide where they must, unusable weights.
+        MeshError: an axis the mesh does not have.
+    """
+    divisions = {}
+    for axis in dict.fromkeys(argument.axis for argument in arguments):
+        along = [argument for argument in arguments if argument.axis == axis]
+        place, places = mesh.place(axis), mesh.size(axis)
+        where = f"{places} places along axis {axis!r} of mesh {mesh.name!r}"
+        divisions[axis] = Division(_cut(label, where, places, along, spec, uneven), place)
+    return divisions
+
+
+def _cut(label: str, where: str, places: int, along: Sequence[Divided], spec: MethodSpec, uneven: Uneven | None) -> Cut:
+    rows, rule = _common_length(label, along), uneven or _rule_of_batches(along) or spec.uneven
+    if rule == "error" and rows % places:
+        raise DivideError(
+            f"{label}: got {rows} rows, expected a multiple of the {where}; "
+            "pass such a number of rows, or register the method with uneven='split' or uneven='pad'"
+        )
+    weights = _weights(label, along, spec, rows)
+    cut = even_cut(rows, places) if weights is None else weighted_cut(weights, places)
+    return cut.padded() if rule == "pad" and rows else cut
+
+
+def _common_length(label: str, along: Sequence[Divided]) -> int:
+    lengths = {found.path: found.type.length(found.batch) for argument in along for found in argument.batches}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{path} has {length}" for path, length in lengths.items())
+        raise DivideError(
+            f"{label}: got batches of different length ({told} rows), expected one length for all that are divided "
+            "together; send one that belongs to no row whole, with Replicate(x)"
+        )
+    return next(iter(lengths.values()))
+
+
+def _rule_of_batches(along: Sequence[Divided]) -> Uneven | None:
+    """Batches can carry the wish to be padded: they have `is_padding_enabled()`."""
+    for found in (found for argument in along for found in argument.batches):
+        wishes = getattr(found.batch, "is_padding_enabled", None)
+        if callable(wishes) and wishes():
+            return "pad"
+    return None
+
+
+def _weights(label: str, along: Sequence[Divided], spec: MethodSpec, rows: int) -> list[float] | None:
+    marked = [argument for argument in along if argument.weights is not None]
+    if len(marked) > 1:
+        names = ", ".join(argument.name for argument in marked)
+        raise DivideError(
+            f"{label}: got weights on arguments {names}, expected one of them to say how all are dealt out"
+        )
+    source = marked[0] if marked else along[0]
+    weights = source.weights if marked else spec.balance
+    if weights is None:
+        return None
+    return _numbers(label, source, _evaluated(label, source, weights), rows)
+
+
+def _evaluated(label: str, source: Divided, weights: Any) -> Any:
+    if isinstance(weights, str):
+        for found in source.batches:
+            if found.type.column is not None:
+                return found.type.column(found.batch, weights)
+        raise DivideError(
+            f"{label}: weights name column {weights!r}, but argument {source.name!r} ({source.batches[0].type.name}) has "
+            "no columns; give a function of the batch"
+        )
+    return weights(source.batches[0].batch) if callable(weights) else weights
+
+
+def _numbers(label: str, source: Divided, weights: Any, rows: int) -> list[float]:
+    numbers = [float(weight) for weight in (weights.tolist() if hasattr(weights, "tolist") else weights)]
+    if len(numbers) != rows:
+        raise DivideError(
+            f"{label}: got {len(numbers)} weights, expected one for each of {rows} rows of {source.name!r}"
+        )
+    wrong = [row for row, weight in enumerate(numbers) if not (math.isfinite(weight) and weight >= 0)]
+    if wrong:
+        row = wrong[0]
+        raise DivideError(f"{label}: the weight of row {row} of {source.name!r} is {numbers[row]}, expected 0 or more")
+    return numbers
