@@ -1,1 +1,43 @@
 """Worker groups on a Ray cluster: placed, named, watched, detached and cleaned up."""
+
+from fanfold.ray.addresses import address_sort_key
+from fanfold.ray.attach import attach
+from fanfold.ray.backend import RayBackend
+from fanfold.ray.connect import NAMESPACE, connect
+from fanfold.ray.custodian import GroupState
+from fanfold.ray.errors import (
+    BrokenGroupError,
+    GroupStartingError,
+    LifetimeError,
+    NameTakenError,
+    NoClusterError,
+    NoSuchGroupError,
+    PlacementError,
+)
+from fanfold.ray.group import RayWorkerGroup
+from fanfold.ray.placement import BundlePlace, RayResourcePool, sort_placement_group_by_node_ip
+from fanfold.ray.recipe import RayClassWithInitArgs
+from fanfold.ray.registry import list_groups, stop_group
+
+__all__ = [
+    "NAMESPACE",
+    "BrokenGroupError",
+    "BundlePlace",
+    "GroupStartingError",
+    "GroupState",
+    "LifetimeError",
+    "NameTakenError",
+    "NoClusterError",
+    "NoSuchGroupError",
+    "PlacementError",
+    "RayBackend",
+    "RayClassWithInitArgs",
+    "RayResourcePool",
+    "RayWorkerGroup",
+    "address_sort_key",
+    "attach",
+    "connect",
+    "list_groups",
+    "sort_placement_group_by_node_ip",
+    "stop_group",
+]

@@ -6,9 +6,9 @@ import logging
 import os
 import socket
 
-import ray
-
 from fanfold.ray.errors import NoClusterError
+
+import ray
 
 PROBE_LIMIT = 5.0  # seconds for the address to accept a connection; Ray itself would try for 20 and more
 NAMESPACE = "fanfold"  # where detached groups are named, unless the user says otherwise
@@ -41,16 +41,18 @@ def _check_listening(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_LIMIT).close()
     except (OSError, OverflowError) as error:
         raise NoClusterError(
-            f"nothing answers at {address} ({error}); is the cluster up (`ray start --head --port={port}` on that host), "
-            "and is this the address that it printed?"
+            f"nothing answers at {address} ({error}); is the cluster up (`ray start --head --port={port}` on that host)"
+            ", and is this the address that it printed?"
         ) from error
 
 
 def _advice(wanted: str, error: BaseException) -> str:
     if wanted == "auto":
         return (
-            "no Ray cluster runs on this machine; start one with `ray start --head --port=6379`, or give the address of "
-            "another with --address host:port or RAY_ADDRESS"
+            "no Ray cluster runs on this machine; start one with `ray start --head --port=6379`, or give the address "
+            "of another with --address host:port or RAY_ADDRESS"
         )
-    hint = "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token here too"
+    hint = (
+        "" if "RAY_AUTH_MODE" in os.environ else "; if the cluster asks for a token, set RAY_AUTH_MODE=token here too"
+    )
     return f"something answers at {wanted}, but it did not let this process join a Ray cluster ({error}){hint}"

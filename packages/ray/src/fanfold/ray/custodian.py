@@ -1,0 +1,144 @@
+"""The custodian of a detached group: an actor of its own that knows the group, and ends it when it has to be ended.
+
+It holds the group's name from the moment of its creation, so that no two groups can have one; it knows every name and
+placement group, so that a driver which dies while it starts a group leaves nothing; and it counts the time since
+anybody was there. It imports neither torch nor the user's code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from fanfold.ray.manifest import Manifest, custodian_name
+from fanfold.ray.names import actor_named
+from fanfold.ray.stopping import end_workers, remove_unshared
+
+import ray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.dispatch import Mesh
+
+    from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
+
+_WATCH_EVERY = 1.0  # seconds
+_SILENT_START = 30.0  # seconds without a word of the driver that starts the group: it is gone
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupState:
+    """A detached group at one moment.
+
+    Attributes:
+        group: Name of the group.
+        namespace: Where its names are.
+        state: "starting", "ready" or "stopping".
+        age: Seconds since it was made.
+        silence: Seconds since a client was there.
+        worker_names: Names of the ranks, in order.
+        placement_group_ids: Where they sit.
+    """
+
+    group: str
+    namespace: str
+    state: str
+    age: float
+    silence: float
+    worker_names: Sequence[str]
+    placement_group_ids: Sequence[str]
+
+
+class Custodian:
+    """Knows one detached group; runs as a detached actor of no CPU, outside of the group's placement groups."""
+
+    def __init__(self, group: str, namespace: str, keep_for: float | None) -> None:
+        self._group, self._namespace, self._keep_for = group, namespace, keep_for
+        self._worker_names: list[str] = []
+        self._placement_groups: list[PlacementGroup] = []
+        self._manifest: Manifest | None = None
+        self._stopping = False
+        self._born = self._contact = time.monotonic()
+        threading.Thread(target=self._watch, name="fanfold-custodian", daemon=True).start()
+
+    def expect(self, worker_names: Sequence[str], placement_groups: Sequence[PlacementGroup]) -> None:
+        """Hear what is about to be started."""
+        self._worker_names, self._placement_groups = list(worker_names), list(placement_groups)
+        self.touch()
+
+    def settle(self, manifest: Manifest) -> None:
+        """Hear that all ranks are ready."""
+        self._manifest = manifest
+        self.touch()
+
+    def touch(self) -> None:
+        """Hear that a client is there."""
+        self._contact = time.monotonic()
+
+    def manifest(self) -> Manifest | None:
+        """Return what a client needs; None while the group starts."""
+        self.touch()
+        return self._manifest
+
+    def learn_meshes(self, meshes: Mapping[str, Mesh]) -> None:
+        """Hear which meshes the ranks have registered."""
+        if self._manifest is not None:
+            self._manifest = dataclasses.replace(self._manifest, meshes={**self._manifest.meshes, **meshes})
+
+    def state(self) -> GroupState:
+        """Say how the group is, without counting as a client."""
+        now = time.monotonic()
+        return GroupState(
+            self._group,
+            self._namespace,
+            self._word(),
+            now - self._born,
+            now - self._contact,
+            tuple(self._worker_names),
+            tuple(group.id.hex() for group in self._placement_groups),
+        )
+
+    def stop(self, limit: float) -> list[str]:
+        """End all ranks, remove placement groups in which no other group lives, and return the names that are left."""
+        self._stopping = True
+        left = end_workers(self._worker_names, self._namespace, limit)
+        remove_unshared(self._placement_groups, self._group, limit)
+        return left
+
+    def _word(self) -> str:
+        if self._stopping:
+            return "stopping"
+        return "starting" if self._manifest is None else "ready"
+
+    def _watch(self) -> None:
+        while not self._stopping:
+            time.sleep(_WATCH_EVERY)
+            if self._forsaken():
+                self.stop(limit=_SILENT_START)
+                ray.kill(ray.get_runtime_context().current_actor)
+
+    def _forsaken(self) -> bool:
+        silence = time.monotonic() - self._contact
+        limit = _SILENT_START if self._manifest is None else self._keep_for
+        return limit is not None and silence > limit
+
+
+def create_custodian(group: str, namespace: str, keep_for: float | None) -> ActorHandle:
+    """Make the custodian of a group, and take its name by that, at once.
+
+    Raises:
+        ValueError: Ray's own, for a name that is taken.
+    """
+    actor = ray.remote(Custodian).options(
+        name=custodian_name(group), namespace=namespace, lifetime="detached", num_cpus=0, max_concurrency=8
+    )
+    return actor.remote(group, namespace, keep_for)  # type: ignore[no-any-return]
+
+
+def custodian_of(group: str, namespace: str) -> ActorHandle | None:
+    """Return the custodian of a group, or None."""
+    return actor_named(custodian_name(group), namespace)

@@ -1,0 +1,33 @@
+"""What can go wrong between groups and a cluster. Every class is also the built-in that fits."""
+
+from __future__ import annotations
+
+from fanfold.worker import GroupUsageError, WorkerError
+
+
+class NoClusterError(WorkerError, ConnectionError):
+    """This process is not connected to a Ray cluster, or cannot be."""
+
+
+class PlacementError(WorkerError, RuntimeError):
+    """The cluster has no room for a pool, now or at all; nothing half-made is left."""
+
+
+class LifetimeError(GroupUsageError):
+    """A group and its pool would not live equally long."""
+
+
+class NameTakenError(GroupUsageError):
+    """A group, a worker or a placement group of that name lives already."""
+
+
+class NoSuchGroupError(WorkerError, LookupError):
+    """No group of that name lives in that namespace."""
+
+
+class GroupStartingError(WorkerError, RuntimeError):
+    """The group exists, but not all of its ranks are ready."""
+
+
+class BrokenGroupError(WorkerError, RuntimeError):
+    """Ranks of the group are gone, or it does not fit what was asked for."""

@@ -1,0 +1,295 @@
+"""Groups of ranks on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fanfold.ray.backend import RayBackend
+from fanfold.ray.birth import GroupBirth
+from fanfold.ray.cluster import current_namespace, require_cluster
+from fanfold.ray.detached import Presence, tell_meshes
+from fanfold.ray.discovery import FoundGroup, check_fit, class_from, find_group, members_by_handle, members_by_name
+from fanfold.ray.durations import seconds_of
+from fanfold.ray.errors import BrokenGroupError
+from fanfold.ray.manifest import schema_of
+from fanfold.ray.placement import RayResourcePool
+from fanfold.ray.recipe import RayClassWithInitArgs, as_ray_recipe
+from fanfold.ray.registry import stop_group
+from fanfold.worker import CALL_LIMIT, START_LIMIT, STOP_LIMIT, GroupUsageError, StartedRank, WorkerGroup
+from fanfold.worker.group import unique_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.dispatch import Mesh
+
+    from ray.actor import ActorHandle
+
+WorkerT = TypeVar("WorkerT")
+
+
+class RayWorkerGroup(WorkerGroup[WorkerT]):
+    """One worker in each bundle of a pool; the methods that its class registers are methods of the group.
+
+    Args:
+        resource_pool: Where ranks live: a `RayResourcePool`, or a list of processes per node.
+        ray_cls_with_init: The worker class, plain or decorated by `ray.remote`, with or without its arguments.
+        bin_pack: Whether the ranks of one entry of the pool have to share a node.
+        name_prefix: Name of the group and first part of its workers' names; unique unless given.
+        detached: Whether the group outlives this driver. The pool has to be detached too.
+        worker_names: Workers that exist, by name, instead of a pool; the group will not own them.
+        worker_handles: Workers that exist, instead of a pool, in the order of ranks; the group will not own them.
+        use_gpu: Whether the workers take their share of the pool's GPUs; None: where the pool has any.
+        device_name: "cpu" is another way to say `use_gpu=False`.
+        worker_env: What is in `os.environ` of the workers, besides the rank contract, before their module is imported.
+        master_addr: Where the ranks meet, where rank 0 is not to choose; with `master_port`.
+        master_port: See `master_addr`.
+        master_port_range: From which ports of its node rank 0 chooses, the last one excluded.
+        namespace: In which namespace the workers' names are; this process's unless given.
+        keep_for: After how long without any client a detached group ends itself, in seconds or as "30m"; None: never.
+        start_timeout: Seconds until all ranks have built their workers.
+        call_timeout: Seconds for one call, where the method itself says nothing else.
+
+    Raises:
+        NoClusterError: This process is not connected to a cluster.
+        PlacementError: There is no room for the pool.
+        LifetimeError: Group and pool would not live equally long.
+        NameTakenError: A detached group, or a worker, of that name lives already.
+        WorkerStartError: A rank could not build its worker; nothing is left running.
+        WaitTimeoutError: Not all ranks were ready in time; nothing is left running.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  # names and order that users know
+        self,
+        resource_pool: RayResourcePool | Sequence[int] | None = None,
+        ray_cls_with_init: Any = None,
+        bin_pack: bool = True,
+        name_prefix: str | None = None,
+        detached: bool = False,
+        worker_names: Sequence[str] | None = None,
+        worker_handles: Sequence[ActorHandle] | None = None,
+        *,
+        use_gpu: bool | None = None,
+        device_name: str | None = None,
+        worker_env: Mapping[str, str] | None = None,
+        master_addr: str | None = None,
+        master_port: int | str | None = None,
+        master_port_range: tuple[int, int] | None = None,
+        namespace: str | None = None,
+        keep_for: float | str | None = None,
+        start_timeout: float = START_LIMIT,
+        call_timeout: float = CALL_LIMIT,
+    ) -> None:
+        require_cluster("a worker group")
+        recipe = _recipe(ray_cls_with_init)
+        where = current_namespace() if namespace is None else namespace
+        if resource_pool is None:
+            self._join(
+                existing_members(worker_names, worker_handles, where), recipe.cls, name_prefix, where, call_timeout
+            )
+            return
+        if worker_names is not None or worker_handles is not None:
+            raise GroupUsageError(
+                "worker_names and worker_handles are for workers that exist; leave out resource_pool then"
+            )
+        prefix = unique_prefix() if name_prefix is None else name_prefix
+        pool = (
+            resource_pool
+            if isinstance(resource_pool, RayResourcePool)
+            else RayResourcePool(resource_pool, detached=detached)
+        )
+        birth = GroupBirth(prefix, where, pool, detached=detached, keep_for=seconds_of(keep_for, "keep_for"))
+        with birth.all_or_nothing():
+            pool.get_placement_groups("STRICT_PACK" if bin_pack else "PACK", name=birth.pool_name)
+            backend = birth.backend(
+                master=_master(master_addr, master_port),
+                master_port_range=master_port_range,
+                use_gpu=_uses_gpu(pool, use_gpu, device_name),
+            )
+            super().__init__(
+                pool,
+                recipe,
+                backend=backend,
+                name_prefix=prefix,
+                worker_env=worker_env,
+                start_timeout=start_timeout,
+                call_timeout=call_timeout,
+            )
+            birth.settle(self._members, recipe.cls)
+        self._owned = not detached
+        self._own_pool = None if pool is resource_pool else pool
+        self._live(where, birth.custodian, birth.keep_for)
+
+    def _join(
+        self,
+        members: Sequence[StartedRank],
+        cls: type,
+        name_prefix: str | None,
+        namespace: str,
+        call_timeout: float = CALL_LIMIT,
+    ) -> None:
+        backend = RayBackend(None, namespace=namespace, class_name=cls.__qualname__)
+        self._adopt(backend, members, cls, name_prefix or "", call_timeout=call_timeout, owned=False)
+        self.resource_pool = None
+        self._own_pool = None
+        self._live(namespace, None, None)
+
+    def _live(self, namespace: str, custodian: ActorHandle | None, keep_for: float | None) -> None:
+        self.namespace = namespace
+        self._custodian = custodian
+        self._presence = Presence(custodian, keep_for) if custodian is not None and keep_for is not None else None
+
+    @classmethod
+    def from_detached(  # noqa: PLR0913  # names and order that users know
+        cls,
+        name_prefix: str | None = None,
+        worker_names: Sequence[str] | None = None,
+        worker_handles: Sequence[ActorHandle] | None = None,
+        ray_cls_with_init: Any = None,
+        *,
+        namespace: str | None = None,
+        force: bool = False,
+        call_timeout: float = CALL_LIMIT,
+    ) -> RayWorkerGroup[Any]:
+        """Attach to workers that exist: by the group's name, by their names, or by their handles.
+
+        The group does not own its workers: closing it only lets go of them.
+
+        Args:
+            name_prefix: Name of the group; enough by itself.
+            worker_names: Names of the workers in the order of ranks, instead of the group's.
+            worker_handles: Handles of the workers in the order of ranks, instead of names.
+            ray_cls_with_init: The worker class; needed with names and handles, else only where it cannot be imported.
+            namespace: In which namespace the names are; this process's unless given.
+            force: Whether to attach although versions or registered methods differ.
+            call_timeout: Seconds for one call, where the method itself says nothing else.
+
+        Raises:
+            NoClusterError: This process is not connected to a cluster.
+            NoSuchGroupError: No such group or worker lives there; says in which namespaces there is one.
+            GroupStartingError: The group is not ready.
+            BrokenGroupError: Ranks are gone, or versions or methods differ.
+        """
+        require_cluster("attaching to a group")
+        where = current_namespace() if namespace is None else namespace
+        group: RayWorkerGroup[Any] = cls.__new__(cls)
+        if worker_names is not None or worker_handles is not None:
+            members = existing_members(worker_names, worker_handles, where)
+            group._join(members, _recipe(ray_cls_with_init).cls, name_prefix, where, call_timeout)
+        elif name_prefix is not None:
+            given = None if ray_cls_with_init is None else _recipe(ray_cls_with_init).cls
+            group._attach(
+                find_group(name_prefix, where), name_prefix, given, where, force=force, call_timeout=call_timeout
+            )
+        else:
+            raise GroupUsageError("attaching needs the group's name_prefix, or worker_names, or worker_handles")
+        return group
+
+    def _attach(  # noqa: PLR0913
+        self, found: FoundGroup, name: str, given: type | None, namespace: str, *, force: bool, call_timeout: float
+    ) -> None:
+        if found.manifest is None:
+            if given is None:
+                raise BrokenGroupError(
+                    f"the custodian of group {name!r} is gone, and the class of its workers is known to it alone; give "
+                    "it: from_detached(..., ray_cls_with_init=...)"
+                )
+            self._join(found.members, given, name, namespace, call_timeout)
+            return
+        worker_class = class_from(found.manifest) if given is None else given
+        if not force:
+            check_fit(found.manifest, worker_class, schema_of(worker_class))
+        self._join(found.members, worker_class, name, namespace, call_timeout)
+        self._meshes.update(found.manifest.meshes)
+        self.resource_pool = RayResourcePool.adopt(
+            found.manifest.process_on_nodes,
+            found.manifest.placement_groups,
+            max_colocate_count=found.manifest.max_colocate_count,
+        )
+        self._live(namespace, found.custodian, found.manifest.keep_for)
+
+    @property
+    def workers(self) -> list[ActorHandle]:
+        """The workers' actor handles, in rank order: plain Ray handles, for `handle.method.remote()` and all else."""
+        return [member.door for member in self._members]
+
+    def mesh(self, name: str) -> Mesh:
+        """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.
+
+        Raises:
+            MeshError: No rank registered that mesh, or only some did.
+        """
+        is_new = name not in self._meshes
+        mesh = super().mesh(name)
+        if is_new and self._custodian is not None:
+            tell_meshes(self._custodian, self._meshes)
+        return mesh
+
+    def close(self) -> None:
+        """End the ranks, rank 0 last; a detached or attached group only lets go of them. Closing twice is fine."""
+        super().close()
+        if self._presence is not None:
+            self._presence.end()
+        if self._own_pool is not None:
+            self._own_pool.close()
+
+    def stop(self, limit: float = STOP_LIMIT) -> None:
+        """End the ranks for good, those of a detached group too, and free their names and places.
+
+        Raises:
+            GroupUsageError: The group was joined from workers of other groups; end those.
+            WaitTimeoutError: Ranks were not gone after `limit` seconds.
+        """
+        if not self._owned and self._custodian is None and not self._closed:
+            raise GroupUsageError(f"{self!r} does not own its workers; end the groups that do, or kill them one by one")
+        if self._custodian is not None:
+            stop_group(self.name_prefix, self.namespace, limit)
+        self.close()
+
+
+def existing_members(
+    names: Sequence[str] | None, handles: Sequence[ActorHandle] | None, namespace: str
+) -> list[StartedRank]:
+    """Make ranks of workers that exist.
+
+    Raises:
+        GroupUsageError: Neither names nor handles are given, or both contradict each other.
+        NoSuchGroupError: A name is not held by any living actor.
+    """
+    if handles is not None:
+        if names is not None and len(names) != len(handles):
+            raise GroupUsageError(f"got {len(names)} worker_names for {len(handles)} worker_handles")
+        members = members_by_handle(list(handles), names)
+    elif names is not None:
+        members = members_by_name(list(names), namespace)
+    else:
+        raise GroupUsageError(
+            "a group needs a resource_pool to start workers in, or worker_names or worker_handles to join"
+        )
+    if not members:
+        raise GroupUsageError("a group needs at least one worker")
+    return members
+
+
+def _recipe(ray_cls_with_init: Any) -> RayClassWithInitArgs:
+    if ray_cls_with_init is None:
+        raise GroupUsageError("a group needs its worker class: ray_cls_with_init=RayClassWithInitArgs(MyWorker, ...)")
+    return as_ray_recipe(ray_cls_with_init)
+
+
+def _master(address: str | None, port: int | str | None) -> tuple[str, int] | None:
+    if (address is None) != (port is None):
+        raise GroupUsageError(f"master_addr and master_port go together; got {address!r} and {port!r}")
+    return None if address is None or port is None else (address.strip("[]"), int(port))
+
+
+def _uses_gpu(pool: RayResourcePool, use_gpu: bool | None, device_name: str | None) -> bool:
+    if device_name not in (None, "cpu", "cuda", "gpu"):
+        raise GroupUsageError(
+            f"device_name is 'cpu' or 'cuda'; got {device_name!r}. Other accelerators are custom resources: "
+            "RayClassWithInitArgs.set_additional_resource({'NPU': 1})"
+        )
+    wanted = False if device_name == "cpu" and use_gpu is None else use_gpu
+    if wanted and not pool.wants_gpu():
+        raise GroupUsageError(f"the group has use_gpu=True, but {pool!r} has no GPUs; make the pool with use_gpu=True")
+    return pool.wants_gpu() if wanted is None else wanted

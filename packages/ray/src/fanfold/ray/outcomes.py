@@ -1,0 +1,69 @@
+"""What came of a call on a rank, translated from Ray's errors into ours."""
+
+from __future__ import annotations
+
+import re
+
+from fanfold.worker import Failure, Outcome, Success, WaitTimeoutError, WorkerLostError
+
+import ray
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+FETCH_LIMIT = 600.0  # seconds for bringing a result that is finished: its node may be gone while we ask
+
+_OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/portable.py")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fetch(reference: ray.ObjectRef, limit: float = FETCH_LIMIT) -> Outcome:
+    """Bring the outcome of a finished call."""
+    try:
+        return Success(ray.get(reference, timeout=limit))
+    except RayTaskError as error:
+        return _failure_of_method(error)
+    except (RayActorError, WorkerCrashedError) as error:
+        return Failure(lost_error(error), lost=not isinstance(error, ActorUnavailableError))
+    except GetTimeoutError:
+        return Failure(WaitTimeoutError("bringing a finished result to the driver", limit))
+    except Exception as error:  # noqa: BLE001  # lost objects, full stores, errors that cannot be unpickled here
+        return Failure(error)
+
+
+def _failure_of_method(error: RayTaskError) -> Failure:
+    cause = error.cause if isinstance(error.cause, BaseException) else error
+    return Failure(cause, tidy_trace(str(error)))
+
+
+def tidy_trace(text: str) -> str:
+    """Return a rank's traceback as Python writes it, without colours and without frames that are not the user's."""
+    kept: list[str] = []
+    skipping = False
+    for line in _COLOR.sub("", text).splitlines():
+        is_frame = line.startswith("  File ")
+        skipping = any(place in line for place in _OUR_FRAMES) if is_frame else skipping and line.startswith("    ")
+        if line.startswith("ray::"):
+            kept.append("Traceback (most recent call last):")
+        elif not skipping and not _is_stray_marker(line, kept):
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _is_stray_marker(line: str, kept: list[str]) -> bool:
+    # Ray drops its own frames and leaves the line of markers that stood below them.
+    return not line.strip(" ^~") and "^" in line and not (kept and kept[-1].startswith("    "))
+
+
+def lost_error(error: BaseException) -> WorkerLostError:
+    """Say in few lines which worker is gone and why, out of what Ray says in many."""
+    lines = str(error).splitlines()
+    said = dict(line.strip().split(": ", 1) for line in lines if line.startswith("\t") and ": " in line)
+    reason = " ".join(line.strip() for line in lines[1:] if not line.startswith("\t")) or " ".join(lines)
+    who = f"worker {said['name']}" if "name" in said else "a worker"
+    place = ", ".join(f"{label} {said[key]}" for key, label in (("pid", "pid"), ("ip", "node")) if key in said)
+    return WorkerLostError(f"{who}{f' ({place})' if place else ''} is gone: {reason}")

@@ -1,0 +1,88 @@
+"""A worker class, the arguments of its constructor, and what its actors want of Ray besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fanfold.worker import ClassWithInitArgs, GroupUsageError
+
+from ray.actor import ActorClass
+
+# What the group decides for every actor, from its name, its lifetime and its place in the pool.
+DECIDED_BY_GROUP = frozenset(
+    {"name", "namespace", "lifetime", "get_if_exists", "num_cpus", "num_gpus", "scheduling_strategy",
+     "placement_group", "placement_group_bundle_index", "placement_group_capture_child_tasks", "max_restarts"}
+)  # fmt: skip
+
+
+class RayClassWithInitArgs(ClassWithInitArgs):
+    """The recipe of a worker on a cluster; a group never changes it.
+
+    Args:
+        cls: The worker class, plain or as `ray.remote` decorated it. Of a decorator's options those stay that the group
+            does not decide itself (`runtime_env`, `max_concurrency`, `resources`, ...).
+        args: Positional arguments of its constructor; object references arrive as their values, as with plain actors.
+        kwargs: Keyword arguments of its constructor.
+
+    Raises:
+        GroupUsageError: `cls` is not a class.
+    """
+
+    def __init__(self, cls: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(plain_class(cls), *args, **kwargs)
+        self._options = {key: value for key, value in _options_of(cls).items() if key not in DECIDED_BY_GROUP}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the actors, besides those that the group decides, as a new dictionary."""
+        return dict(self._options)
+
+    def update_options(self, options: Mapping[str, Any]) -> None:
+        """Add options of the actors, in place; `runtime_env` and `resources` are merged with what is there.
+
+        Raises:
+            GroupUsageError: The group decides one of them.
+        """
+        clash = sorted(DECIDED_BY_GROUP & options.keys())
+        if clash:
+            raise GroupUsageError(
+                f"{', '.join(clash)} cannot be options of {self!r}: the group sets them for each rank; names come from "
+                "name_prefix, lifetime from detached, CPUs and GPUs from the pool"
+            )
+        self._options = merged_options(self._options, options)
+
+    def set_additional_resource(self, additional_resource: Mapping[str, float]) -> None:
+        """Add custom resources that each actor takes, in place."""
+        self.update_options({"resources": dict(additional_resource)})
+
+
+def merged_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Join options; the second wins, and dictionaries are joined by key all the way down."""
+    both = {key: _merged(first[key], second[key]) for key in first.keys() & second.keys()}
+    return {**first, **second, **both}
+
+
+def as_ray_recipe(class_with_init: Any) -> RayClassWithInitArgs:
+    """Take a class, plain or decorated, or any recipe, wherever a recipe is wanted; what is given is not changed."""
+    if isinstance(class_with_init, RayClassWithInitArgs):
+        return class_with_init
+    if isinstance(class_with_init, ClassWithInitArgs):
+        return RayClassWithInitArgs(class_with_init.cls, *class_with_init.args, **class_with_init.kwargs)
+    return RayClassWithInitArgs(class_with_init)
+
+
+def plain_class(cls: Any) -> Any:
+    """Return the class that `ray.remote` was given; anything else as it is."""
+    return getattr(cls, "__ray_actor_class__", cls) if isinstance(cls, ActorClass) else cls
+
+
+def _options_of(cls: Any) -> dict[str, Any]:
+    # No public attribute says what a decorator was given.
+    return dict(getattr(cls, "_default_options", {})) if isinstance(cls, ActorClass) else {}
+
+
+def _merged(first: Any, second: Any) -> Any:
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return merged_options(first, second)
+    return second
