@@ -1,5 +1,9 @@
 """How the documentation is built: `nox -s docs`."""
 
+from typing import Any
+
+from sphinx.application import Sphinx
+
 project = "fanfold"
 author = "the fanfold developers"
 project_copyright = "the fanfold developers"
@@ -16,7 +20,19 @@ autodoc_typehints_description_target = "documented"
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes stand in the class's own description, once
 napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "fanfold"
+
+
+def skip_plain_fields(*told: Any) -> bool | None:
+    """Leave out the fields of named tuples: "Alias for field number 0" tells nobody anything."""
+    _app, _what, _name, member, *_ = told
+    return True if str(member.__doc__).startswith("Alias for field number") else None
+
+
+def setup(app: Sphinx) -> None:
+    """Register what Sphinx asks."""
+    app.connect("autodoc-skip-member", skip_plain_fields)

@@ -16,7 +16,11 @@ from tools.pages import bash_blocks, runs_in
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/reference/*.md"))]
-PYTHON = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)], path=str(ROOT), patterns=["**/*.md"])
+PYTHON = Sybil(
+    parsers=[PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)],
+    path=str(ROOT),
+    patterns=["**/*.md"],
+)
 KNOWN = {"bash", "python", "text", "{eval-rst}", "{image}", "{literalinclude}", "{toctree}"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
