@@ -1,4 +1,4 @@
-"""Say once how a method is spread over ranks and how its results are collected: a registry and a plan, for any data type."""
+"""Say once how a method is spread over ranks and how its results are collected: a registry and a plan, for any data."""
 
 from fanfold.dispatch.arrangement import Piece
 from fanfold.dispatch.batches import BatchType, batch_type_of, register_batch_type
@@ -35,6 +35,7 @@ from fanfold.dispatch.functions import (
     dummy_direct_rollout_call,
     make_nd_compute_dataproto_dispatch_fn,
 )
+from fanfold.dispatch.inline import InlineGroup, run_inline
 from fanfold.dispatch.marker import register
 from fanfold.dispatch.marks import PerRank, Replicate, Shard
 from fanfold.dispatch.mesh import Mesh
@@ -72,6 +73,7 @@ __all__ = [
     "FanfoldError",
     "GroupLike",
     "GroupSlice",
+    "InlineGroup",
     "Mesh",
     "MeshAxis",
     "MeshError",
@@ -109,6 +111,7 @@ __all__ = [
     "register",
     "register_batch_type",
     "register_dispatch_mode",
+    "run_inline",
     "serving",
     "spec_of",
     "specs_of",

@@ -15,16 +15,13 @@ from fanfold.dispatch.spread import Spreader
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanfold.dispatch.divide import Divided
+    from fanfold.dispatch.divide import Divided, RowRules
     from fanfold.dispatch.mesh import Mesh
     from fanfold.dispatch.rules import DispatchRule
     from fanfold.dispatch.signature import Argument, BoundCall
-    from fanfold.dispatch.spec import MethodSpec, Uneven
 
 
-def arranged(
-    label: str, rule: DispatchRule, mesh: Mesh, call: BoundCall, spec: MethodSpec, uneven: Uneven | None = None
-) -> Arrangement:
+def arranged(label: str, rule: DispatchRule, mesh: Mesh, call: BoundCall, row_rules: RowRules) -> Arrangement:
     """Arrange by marks, and by the rule what carries none; the ranks are those of the mesh.
 
     Raises:
@@ -37,17 +34,17 @@ def arranged(
         _check_function_first(label, call)
     scatter = lists_scatter(label, rule.unmarked, arguments)
     cut = {argument.name: divided(label, argument, mesh) for argument in arguments if _is_divided(argument, rule)}
-    divisions = divide(label, mesh, spec, uneven, list(cut.values()))
-    _check_columns(label, spec, arguments, cut)
+    divisions = divide(label, mesh, row_rules, list(cut.values()))
+    _check_columns(label, row_rules.reads, arguments, cut)
     spreader = Spreader(label, mesh.ranks)
 
     def spread(argument: Argument) -> Spread:
         name, value, mark = argument
         if name in cut:
-            return spreader.rows(name, value, cut[name].axis, divisions[cut[name].axis], spec.reads)
+            return spreader.rows(name, value, cut[name].axis, divisions[cut[name].axis], row_rules.reads)
         if value is not None and (isinstance(mark, PerRank) or (scatter and mark is None)):
             return spreader.items(name, value)
-        return spreader.whole(name, value, spec.reads if batch_type_of(value) else None)
+        return spreader.whole(name, value, row_rules.reads if batch_type_of(value) else None)
 
     positional = tuple(map(spread, call.positional))
     keyword = {name: spread(argument) for name, argument in call.keyword.items()}
@@ -77,9 +74,11 @@ def _check_function_first(label: str, call: BoundCall) -> None:
         raise ArgumentError(f"{label}: got {got}, expected a function as the first positional argument")
 
 
-def _check_columns(label: str, spec: MethodSpec, arguments: Sequence[Argument], cut: Mapping[str, Divided]) -> None:
+def _check_columns(
+    label: str, reads: tuple[str, ...] | None, arguments: Sequence[Argument], cut: Mapping[str, Divided]
+) -> None:
     """Refuse reads= that names a column no batch of the call has, where the batch types can tell."""
-    if spec.reads is None:
+    if reads is None:
         return
     batches = [(found.batch, found.type) for argument in cut.values() for found in argument.batches]
     batches += [
@@ -88,7 +87,7 @@ def _check_columns(label: str, spec: MethodSpec, arguments: Sequence[Argument], 
     if any(batch_type.columns is None and batch_type.select is not None for _, batch_type in batches):
         return
     present = {name for batch, batch_type in batches if batch_type.columns for name in batch_type.columns(batch)}
-    absent = [name for name in spec.reads if name not in present]
+    absent = [name for name in reads if name not in present]
     if batches and absent:
         raise ArgumentError(
             f"{label}: reads= names columns {', '.join(absent)}, which no batch of this call has; there are "

@@ -139,6 +139,6 @@ class Arrangement:
         part = batch_type.rows(batch, piece.start, piece.stop) if in_place else batch_type.pick(batch, rows)
         if not piece.padding:
             return part
-        # Padding repeats a real row, so that it is of the right kind in every column; a run without rows takes the last.
+        # Padding repeats a real row, to be of the right kind in every column; a run without rows takes the last.
         last = rows[-1] if rows else batch_type.length(batch) - 1
         return batch_type.concat([part] * bool(rows) + [batch_type.rows(batch, last, last + 1)] * piece.padding)

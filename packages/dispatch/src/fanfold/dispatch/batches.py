@@ -98,7 +98,7 @@ def register_batch_type(
     concat: Joiner | None = None,
     **more: Any,
 ) -> BatchType:
-    """Teach dispatch that values of `cls` and its subclasses are batches; what is not given the class itself must offer.
+    """Teach dispatch that values of `cls` and its subclasses are batches; what is not given, the class must offer.
 
     Args:
         cls: the class.

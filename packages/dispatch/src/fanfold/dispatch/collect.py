@@ -56,7 +56,7 @@ def join_batches(label: str, labelled: Labelled, merge: Any = None) -> Any:
     if batch_type is None:
         told = ", ".join(f"rank {rank}: {type(value).__name__}" for rank, value in labelled[:8])
         raise CollectError(
-            f"{label}: results cannot be put together, got {told}; expected one type of batch from every collected rank. "
+            f"{label}: results cannot be put together, got {told}; expected one type of batch from every rank. "
             "Return the same type everywhere, or use a mode that collects a list",
             dict(labelled),
         )
@@ -96,9 +96,9 @@ def _unpadded(plan: CallPlan, rank: int, value: Any, *, strict: bool = True) -> 
     if strict:
         why = "of which the last are padding" if padding else "dealt out by weight"
         raise CollectError(
-            f"{plan.label}: rank {rank} got {rows + padding} rows, {why}, and returned {batch_type.length(value)}; expected "
-            "a row for each, or results and rows cannot be matched. Return one row per row, or register the method with "
-            "uneven='split' and without balance",
+            f"{plan.label}: rank {rank} got {rows + padding} rows, {why}, and returned {batch_type.length(value)}; "
+            "expected a row for each, or results and rows cannot be matched. Return one row per row, or register the "
+            "method with uneven='split' and without balance",
             {rank: value},
         )
     return value

@@ -15,10 +15,34 @@ from fanfold.dispatch.split import Cut, even_cut, weighted_cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanfold.dispatch.marks import Weights
     from fanfold.dispatch.mesh import Mesh
     from fanfold.dispatch.nested import FoundBatch
     from fanfold.dispatch.signature import Argument
-    from fanfold.dispatch.spec import MethodSpec, Uneven
+    from fanfold.dispatch.spec import Uneven
+
+
+class RowRules(NamedTuple):
+    """What a method and a call say about rows.
+
+    Attributes:
+        uneven: the method's rule for rows that do not divide.
+        at_call: the call's own rule, which wins over what batches wish and over the method's.
+        balance: weights of the method.
+        reads: the only columns that travel; None for all.
+    """
+
+    uneven: Uneven = "split"
+    at_call: Uneven | None = None
+    balance: Weights | None = None
+    reads: tuple[str, ...] | None = None
+
+    def for_batches(self, along: Sequence[Divided]) -> Uneven:
+        """The rule for batches; they can carry the wish to be padded, as `is_padding_enabled()`."""
+        if self.at_call is not None:
+            return self.at_call
+        wishes = (getattr(found.batch, "is_padding_enabled", None) for argument in along for found in argument.batches)
+        return "pad" if any(callable(wish) and wish() for wish in wishes) else self.uneven
 
 
 class Divided(NamedTuple):
@@ -58,16 +82,14 @@ def divided(label: str, argument: Argument, mesh: Mesh) -> Divided:
     batches = list(batches_in(argument.value, argument.name))
     if not batches:
         raise ArgumentError(
-            f"{label}: argument {argument.name!r} is marked Shard; got {type(argument.value).__name__}, which is no batch "
-            "and holds none; wrap a plain list in Rows([...]), or teach dispatch its type with register_batch_type"
+            f"{label}: argument {argument.name!r} is marked Shard; got {type(argument.value).__name__}, which is no "
+            "batch and holds none; wrap a plain list in Rows([...]), or teach its type with register_batch_type"
         )
     axis = getattr(argument.mark, "axis", None) or mesh.shard
     return Divided(argument.name, axis, getattr(argument.mark, "weights", None), batches)
 
 
-def divide(
-    label: str, mesh: Mesh, spec: MethodSpec, uneven: Uneven | None, arguments: Sequence[Divided]
-) -> dict[str, Division]:
+def divide(label: str, mesh: Mesh, row_rules: RowRules, arguments: Sequence[Divided]) -> dict[str, Division]:
     """Cut the rows of all divided arguments, along each axis that one of them names.
 
     Raises:
@@ -79,18 +101,18 @@ def divide(
         along = [argument for argument in arguments if argument.axis == axis]
         place, places = mesh.place(axis), mesh.size(axis)
         where = f"{places} places along axis {axis!r} of mesh {mesh.name!r}"
-        divisions[axis] = Division(_cut(label, where, places, along, spec, uneven), place)
+        divisions[axis] = Division(_cut(label, where, places, along, row_rules), place)
     return divisions
 
 
-def _cut(label: str, where: str, places: int, along: Sequence[Divided], spec: MethodSpec, uneven: Uneven | None) -> Cut:
-    rows, rule = _common_length(label, along), uneven or _rule_of_batches(along) or spec.uneven
+def _cut(label: str, where: str, places: int, along: Sequence[Divided], row_rules: RowRules) -> Cut:
+    rows, rule = _common_length(label, along), row_rules.for_batches(along)
     if rule == "error" and rows % places:
         raise DivideError(
             f"{label}: got {rows} rows, expected a multiple of the {where}; "
             "pass such a number of rows, or register the method with uneven='split' or uneven='pad'"
         )
-    weights = _weights(label, along, spec, rows)
+    weights = _weights(label, along, row_rules.balance, rows)
     cut = even_cut(rows, places) if weights is None else weighted_cut(weights, places)
     return cut.padded() if rule == "pad" and rows else cut
 
@@ -106,16 +128,7 @@ def _common_length(label: str, along: Sequence[Divided]) -> int:
     return next(iter(lengths.values()))
 
 
-def _rule_of_batches(along: Sequence[Divided]) -> Uneven | None:
-    """Batches can carry the wish to be padded: they have `is_padding_enabled()`."""
-    for found in (found for argument in along for found in argument.batches):
-        wishes = getattr(found.batch, "is_padding_enabled", None)
-        if callable(wishes) and wishes():
-            return "pad"
-    return None
-
-
-def _weights(label: str, along: Sequence[Divided], spec: MethodSpec, rows: int) -> list[float] | None:
+def _weights(label: str, along: Sequence[Divided], balance: Weights | None, rows: int) -> list[float] | None:
     marked = [argument for argument in along if argument.weights is not None]
     if len(marked) > 1:
         names = ", ".join(argument.name for argument in marked)
@@ -123,7 +136,7 @@ def _weights(label: str, along: Sequence[Divided], spec: MethodSpec, rows: int) 
             f"{label}: got weights on arguments {names}, expected one of them to say how all are dealt out"
         )
     source = marked[0] if marked else along[0]
-    weights = source.weights if marked else spec.balance
+    weights = source.weights if marked else balance
     if weights is None:
         return None
     return _numbers(label, source, _evaluated(label, source, weights), rows)
@@ -135,8 +148,8 @@ def _evaluated(label: str, source: Divided, weights: Any) -> Any:
             if found.type.column is not None:
                 return found.type.column(found.batch, weights)
         raise DivideError(
-            f"{label}: weights name column {weights!r}, but argument {source.name!r} ({source.batches[0].type.name}) has "
-            "no columns; give a function of the batch"
+            f"{label}: weights name column {weights!r}, but argument {source.name!r} ({source.batches[0].type.name}) "
+            "has no columns; give a function of the batch"
         )
     return weights(source.batches[0].batch) if callable(weights) else weights
 

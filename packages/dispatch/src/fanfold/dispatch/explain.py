@@ -64,8 +64,11 @@ def _cells(rank: dict[str, Any]) -> list[str]:
 
 
 def _headline(data: dict[str, Any]) -> str:
-    ranks, collected = len(data["ranks"]), len(data["collected"])
-    return f"{data['method']}: {ranks} of {data['world_size']} ranks, {data['distinct_pieces']} distinct pieces, {collected} results, collect: {data['collect']}"
+    ranks, pieces, collected = len(data["ranks"]), data["distinct_pieces"], len(data["collected"])
+    return (
+        f"{data['method']}: {ranks} of {data['world_size']} ranks, {pieces} distinct pieces, {collected} results, "
+        f"collect: {data['collect']}"
+    )
 
 
 def _told(plan: CallPlan, piece: Piece) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fanfold.dispatch.arrange import arranged
 from fanfold.dispatch.batches import batch_type_of
 from fanfold.dispatch.collect import join_batches
+from fanfold.dispatch.divide import RowRules
 from fanfold.dispatch.errors import CollectError, DirectCallError, DivideError
 from fanfold.dispatch.lists import is_list
 from fanfold.dispatch.mesh import Mesh
@@ -20,7 +21,6 @@ from fanfold.dispatch.modes import Dispatch
 from fanfold.dispatch.registry import DISPATCH_MODE_FN_REGISTRY
 from fanfold.dispatch.rules import CollectRule, DispatchRule, MeshAxis, collect_rules, dispatch_rules
 from fanfold.dispatch.signature import BoundCall, argument
-from fanfold.dispatch.spec import MethodSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -218,7 +218,7 @@ def _lists(label: str, rule: DispatchRule, mesh: Mesh, args: Sequence[Any], kwar
         tuple(argument(f"args[{index}]", value) for index, value in enumerate(args)),
         {name: argument(name, value) for name, value in kwargs.items()},
     )
-    arrangement = arranged(label, rule, mesh, call, MethodSpec())
+    arrangement = arranged(label, rule, mesh, call, RowRules())
     value_of = {piece: arrangement.value(piece) for piece in arrangement.pieces()}
     positional = tuple([value_of[spread.piece(rank)] for rank in mesh.ranks] for spread in arrangement.positional)
     keyword = {
@@ -248,8 +248,8 @@ def _check_output(where: str, group: GroupLike, output: Sequence[Any]) -> None:
 def _check_mapping(where: str, dp_rank_mapping: Sequence[int], dp_size: int, group: GroupLike) -> None:
     if len(dp_rank_mapping) != group.world_size or set(dp_rank_mapping) != set(range(dp_size)):
         raise DivideError(
-            f"{where}: got data-parallel ranks {list(dp_rank_mapping)[:8]} of {len(dp_rank_mapping)} ranks, expected one for "
-            f"each of {group.world_size} ranks, covering 0 to {dp_size - 1}"
+            f"{where}: got data-parallel ranks {list(dp_rank_mapping)[:8]} of {len(dp_rank_mapping)} ranks, expected "
+            f"one for each of {group.world_size} ranks, covering 0 to {dp_size - 1}"
         )
 
 

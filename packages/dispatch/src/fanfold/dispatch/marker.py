@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from fanfold.dispatch.errors import RegistrationError
 from fanfold.dispatch.merge import check_merge
 from fanfold.dispatch.modes import Dispatch, Execute
-from fanfold.dispatch.registry import DispatchMode, ModeFunctions, checked_functions, functions_of
+from fanfold.dispatch.registry import ModeFunctions, checked_functions, functions_of
 from fanfold.dispatch.rules import collect_rules
-from fanfold.dispatch.spec import MAGIC_ATTR, Inputs, MergeRule, MethodSpec, Uneven, Weights, kind_of
+from fanfold.dispatch.spec import MAGIC_ATTR, Inputs, MethodSpec, Uneven, kind_of
 
-P = ParamSpec("P")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from fanfold.dispatch.marks import Weights
+    from fanfold.dispatch.merge import Merge
+    from fanfold.dispatch.registry import DispatchMode
+
+# A method keeps its very type, with overloads, coroutines and all: what a ParamSpec can say of it, and more.
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def register(
+def register(  # noqa: PLR0913  one place to say everything about a method
     dispatch_mode: DispatchMode = Dispatch.ALL_TO_ALL,
     execute_mode: Execute = Execute.ALL,
     blocking: bool = True,
@@ -26,84 +31,76 @@ def register(
     balance: Weights | None = None,
     reads: Sequence[str] | None = None,
     inputs: Inputs = "writable",
-    merge: MergeRule | Mapping[str, MergeRule] | None = None,
+    merge: Merge | None = None,
     timeout: float | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Callable[[F], F]:
     """Mark a method of a worker class: how its arguments are spread over ranks and its results collected.
 
-    The function itself is returned, so that it behaves and looks as if it were not marked.
+    The function itself is returned, with the mark on it, so that it behaves and looks as if it had none.
 
-    Args: see the attributes of MethodSpec. `dispatch_mode` may also be a dict with `dispatch_fn` and `collect_fn`.
+    Args:
+        dispatch_mode: a member of Dispatch, or a dict with `dispatch_fn` and `collect_fn`.
+        execute_mode: which ranks run it.
+        blocking: whether a call waits for the results.
+        materialize_futures: whether results that are not here yet become values before the method sees them.
+        uneven: rows that do not divide: "split" them as evenly as possible, "pad" to equal lengths, "error", or "skip"
+            ranks that get none.
+        balance: weights by which rows are dealt out: a column name, or a function of the batch.
+        reads: the only columns that travel.
+        inputs: "readonly" for a method that never writes into its batches.
+        merge: a rule by which results become one value, or a dict of rules by key: same, first, last, mean, sum, min,
+            max, list, or a function of the list of values.
+        timeout: seconds a call may take; None for the group's own limit.
 
     Raises:
         RegistrationError: something that cannot work, with the method's name and what to write instead.
+        UnknownModeError: a mode that is not registered.
     """
-    options = {
-        "dispatch_mode": dispatch_mode,
-        "execute_mode": execute_mode,
-        "blocking": blocking,
-        "materialize_futures": materialize_futures,
-        "uneven": uneven,
-        "balance": balance,
-        "reads": reads,
-        "inputs": inputs,
-        "merge": merge,
-        "timeout": timeout,
-    }
-    if inspect_misuse(dispatch_mode):
-        raise RegistrationError(
-            f"@register on {getattr(dispatch_mode, '__qualname__', dispatch_mode)}: write @register(), with parentheses"
-        )
+    options = dict(locals())
 
-    def mark(function: Callable[P, R]) -> Callable[P, R]:
+    def mark(function: F) -> F:
         where = _checked_function(function)
         setattr(function, MAGIC_ATTR, _spec(where, function, options))
         return function
 
+    given: object = dispatch_mode
+    if callable(given) and not isinstance(given, ModeFunctions):
+        name = getattr(given, "__qualname__", repr(given))
+        raise RegistrationError(
+            f"@register on {name}: got the method as dispatch_mode; write @register(), with parentheses"
+        )
     return mark
 
 
-def inspect_misuse(dispatch_mode: object) -> bool:
-    """True for `@register` without parentheses, which hands the method over as the mode."""
-    return callable(dispatch_mode) and not isinstance(dispatch_mode, (Dispatch, ModeFunctions))
-
-
 def _checked_function(function: Any) -> str:
-    where = f"@register on {getattr(function, '__qualname__', type(function).__name__)}"
-    if isinstance(function, (classmethod, staticmethod)):
-        kind = "class method" if isinstance(function, classmethod) else "static method"
+    inner = getattr(function, "__func__", getattr(function, "fget", function))
+    where = f"@register on {getattr(inner, '__qualname__', type(function).__name__)}"
+    if isinstance(function, type) or not callable(inner) or inner is not function:
         raise RegistrationError(
-            f"@register on {function.__func__.__qualname__}: a {kind} cannot be called on a rank; register a method that takes self"
-        )
-    if not callable(function) or isinstance(function, type):
-        raise RegistrationError(
-            f"{where}: got {type(function).__name__}, expected a function; put @register directly above def"
+            f"{where}: got a {type(function).__name__}, expected a function; a rank runs a method on its own worker: "
+            "put @register directly above the def of a method that takes self"
         )
     return where
 
 
-def _spec(where: str, function: Callable[..., Any], options: dict[str, Any]) -> MethodSpec:
-    mode = _checked_mode(where, options["dispatch_mode"])
+def _spec(where: str, function: Callable[..., Any], options: Mapping[str, Any]) -> MethodSpec:
+    _check_choice(where, "uneven", options["uneven"], get_args(Uneven))
+    _check_choice(where, "inputs", options["inputs"], get_args(Inputs))
+    for name in ("blocking", "materialize_futures"):
+        _check_choice(where, name, options[name], (True, False))
     if not isinstance(options["execute_mode"], Execute):
         raise RegistrationError(
             f"{where}: execute_mode is {options['execute_mode']!r}, expected Execute.ALL or Execute.RANK_ZERO"
         )
-    for name in ("blocking", "materialize_futures"):
-        if not isinstance(options[name], bool):
-            raise RegistrationError(f"{where}: {name} is {options[name]!r}, expected True or False")
-    _check_choice(where, "uneven", options["uneven"], get_args(Uneven))
-    _check_choice(where, "inputs", options["inputs"], get_args(Inputs))
-    _check_timeout(where, options["timeout"])
-    check_merge(where, options["merge"])
-    spec = MethodSpec(
-        **{
-            **options,
-            "dispatch_mode": mode,
-            "reads": _checked_reads(where, options["reads"]),
-            "kind": kind_of(function),
-        }
-    )
-    _check_generator(where, spec)
+    checked = {
+        "dispatch_mode": _checked_mode(where, options["dispatch_mode"]),
+        "balance": _checked_balance(where, options["balance"]),
+        "reads": _checked_reads(where, options["reads"]),
+        "merge": check_merge(where, options["merge"]),
+        "timeout": _checked_timeout(where, options["timeout"]),
+    }
+    spec = MethodSpec(**{**options, **checked, "kind": kind_of(function)})
+    _check_together(where, spec)
     return spec
 
 
@@ -112,20 +109,24 @@ def _checked_mode(where: str, mode: object) -> Dispatch | ModeFunctions:
         return mode
     if not isinstance(mode, Mapping):
         raise RegistrationError(
-            f"{where}: dispatch_mode is {type(mode).__name__} {mode!r}, expected a member of Dispatch or a dict with dispatch_fn and collect_fn"
+            f"{where}: dispatch_mode is {mode!r}, expected a member of Dispatch, or a dict with dispatch_fn and "
+            "collect_fn"
         )
-    missing = {"dispatch_fn", "collect_fn"} - set(mode)
-    unknown = set(mode) - {"dispatch_fn", "collect_fn"}
-    if missing or unknown:
-        raise RegistrationError(
-            f"{where}: the dispatch_mode dict has keys {sorted(map(str, mode))}, expected exactly dispatch_fn and collect_fn"
-        )
+    if set(mode) != {"dispatch_fn", "collect_fn"}:
+        keys = ", ".join(map(str, mode)) or "none"
+        raise RegistrationError(f"{where}: dispatch_mode has the keys {keys}, expected dispatch_fn and collect_fn")
     return checked_functions(where, mode["dispatch_fn"], mode["collect_fn"])
 
 
-def _check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
+def _check_choice(where: str, name: str, value: object, choices: Sequence[object]) -> None:
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in choices):
         raise RegistrationError(f"{where}: {name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+def _checked_balance(where: str, balance: Any) -> Any:
+    if balance is not None and not isinstance(balance, str) and not callable(balance):
+        raise RegistrationError(f"{where}: balance is {balance!r}, expected a column name or a function of the batch")
+    return balance
 
 
 def _checked_reads(where: str, reads: object) -> tuple[str, ...] | None:
@@ -136,23 +137,32 @@ def _checked_reads(where: str, reads: object) -> tuple[str, ...] | None:
     return tuple(reads)
 
 
-def _check_timeout(where: str, timeout: object) -> None:
+def _checked_timeout(where: str, timeout: Any) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise RegistrationError(
-            f"{where}: timeout is {timeout!r}, expected seconds above 0, or None for the group's own limit"
+            f"{where}: timeout is {timeout!r}, expected seconds above 0, or None for the group's limit"
         )
+    return timeout
 
 
-def _check_generator(where: str, spec: MethodSpec) -> None:
-    if "generator" not in spec.kind or spec.execute_mode is Execute.RANK_ZERO:
-        return
-    rule = collect_rules.rule_of(functions_of(spec.dispatch_mode).collect_fn)
-    if rule is not None and rule.kind == "join":
+def _check_together(where: str, spec: MethodSpec) -> None:
+    """Refuse options that contradict one another."""
+    collect = collect_rules.rule_of(functions_of(spec.dispatch_mode).collect_fn)
+    alone = spec.execute_mode is Execute.RANK_ZERO or spec.dispatch_mode is Dispatch.RANK_ZERO
+    if spec.merge is not None and (alone or collect is None):
+        why = (
+            "only one rank runs, so there is nothing to merge"
+            if alone
+            else "the mode has a collect function of its own"
+        )
+        raise RegistrationError(f"{where}: merge= is given, but {why}; leave it away")
+    if spec.balance is not None and collect is None:
         raise RegistrationError(
-            f"{where}: a generator gives many values, but {_mode_name(spec)} puts one batch per rank together; "
-            "return the batch, or use a mode that collects a list, such as Dispatch.ONE_TO_ALL"
+            f"{where}: balance= deals rows out in another order, and a custom collect function cannot put results "
+            "back; collect with a built-in function, or leave balance= away"
         )
-
-
-def _mode_name(spec: MethodSpec) -> str:
-    return repr(spec.dispatch_mode) if isinstance(spec.dispatch_mode, Dispatch) else "the nd mode"
+    if "generator" in spec.kind and not alone and collect is not None and collect.kind == "join":
+        raise RegistrationError(
+            f"{where}: a generator gives many values, and this mode puts one batch per rank together; return the "
+            "batch, or use a mode that collects a list, such as Dispatch.ONE_TO_ALL"
+        )

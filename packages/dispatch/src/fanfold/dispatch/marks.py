@@ -38,8 +38,8 @@ class Mark:
     def __reduce__(self) -> NoReturn:
         # A mark that reaches a worker stood where planning does not look, so its wish would be ignored in silence.
         raise ArgumentError(
-            f"{self!r} was left inside another value; mark the whole argument, or put Replicate around a batch inside a "
-            "container that is marked Shard"
+            f"{self!r} was left inside another value; mark the whole argument, or put Replicate around a batch inside "
+            "a container that is marked Shard"
         )
 
 

@@ -1,4 +1,8 @@
-"""Merge rules: how the values of several ranks become one."""
+"""Merge rules: how the values of several ranks become one.
+
+A method says `merge="sum"` for results that are plain values, or `merge={"loss": "mean", "tokens": "sum"}` for results
+that are dicts; keys without a rule become lists in collect order.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +12,46 @@ from typing import Any
 from fanfold.dispatch.errors import CollectError, RegistrationError
 
 Labelled = Sequence[tuple[int, Any]]
+MergeRule = str | Callable[[list[Any]], Any]
+Merge = MergeRule | Mapping[str, MergeRule]
 
 
-def merge_values(where: str, merge: Any, values: Labelled) -> Any:
-    """One value out of the ranks' values: by the rule, or for a dict of rules key by key over dicts.
+def check_merge(where: str, merge: Any) -> Merge | None:
+    """The rules, a dict of them copied so that nobody changes it later.
 
-    Keys without a rule become lists, one entry per rank that has the key.
+    Raises:
+        RegistrationError: there is no such rule.
+    """
+    for key, rule in merge.items() if isinstance(merge, Mapping) else [("", merge)]:
+        if not (callable(rule) or rule in RULES or (rule is None and not key)):
+            of = f" of {key!r}" if key else ""
+            raise RegistrationError(
+                f"{where}: merge rule{of} is {rule!r}, expected one of {', '.join(RULES)}, or a function"
+            )
+    return dict(merge) if isinstance(merge, Mapping) else merge
+
+
+def merge_values(label: str, merge: Merge, labelled: Labelled) -> Any:
+    """One value out of the ranks' values.
 
     Args:
-        where: the method, for messages.
-        merge: a rule or a dict of rules.
-        values: (rank, value) in collect order.
+        label: the method, for messages.
+        merge: a rule, or a dict of rules by key.
+        labelled: (rank, value) in collect order.
 
     Raises:
-        CollectError: values that the rule cannot merge, with key, ranks and values.
+        CollectError: values that a rule cannot merge; the message has key, ranks and values.
     """
     if not isinstance(merge, Mapping):
-        return _by_rule(where, merge, values)
-    for rank, value in values:
+        return _by_rule(label, merge, labelled)
+    for rank, value in labelled:
         if not isinstance(value, Mapping):
             raise CollectError(
-                f"{where}: merge= has rules by key, but rank {rank} returned {type(value).__name__}; return a dict",
-                dict(values),
+                f"{label}: merge= has rules by key, and rank {rank} returned {type(value).__name__}, expected a dict",
+                dict(labelled),
             )
-    keys = dict.fromkeys(key for _, value in values for key in value)
-    return {
-        key: _by_rule(
-            f"{where}, key {key!r}",
-            merge.get(key, "list"),
-            [(rank, value[key]) for rank, value in values if key in value],
-        )
-        for key in keys
-    }
-
-
-def check_merge(where: str, merge: object) -> None:
-    """Refuse a merge= that names no rule.
-
-    Raises:
-        RegistrationError: names the rule and those that exist.
-    """
-    rules = merge if isinstance(merge, Mapping) else {None: merge}
-    for key, rule in rules.items():
-        if rule is not None and not callable(rule) and rule not in RULES:
-            of = "" if key is None else f" of key {key!r}"
-            raise RegistrationError(
-                f"{where}: merge rule{of} is {rule!r}, expected one of {', '.join(RULES)}, or a function of the list of values"
-            )
-
-
-def _by_rule(where: str, rule: Any, values: Labelled) -> Any:
-    if callable(rule):
-        return rule([value for _, value in values])
-    try:
-        return RULES[rule](values)
-    except Disagreement as problem:
-        raise CollectError(f"{where}: {problem}", dict(values)) from None
-    except TypeError as problem:
-        kinds = ", ".join(f"rank {rank}: {type(value).__name__}" for rank, value in values[:4])
-        raise CollectError(
-            f"{where}: merge rule {rule!r} cannot merge {kinds} ({problem}); choose 'list' or give a function",
-            dict(values),
-        ) from problem
-
-
-class Disagreement(Exception):  # noqa: N818  turned into a CollectError that names the method before anyone sees it
-    """Values that should be the same are not."""
-
-
-def _same(values: Labelled) -> Any:
-    first_rank, first = values[0]
-    for rank, value in values[1:]:
-        if not equal(first, value):
-            raise Disagreement(
-                f"rule 'same', but rank {first_rank} returned {first!r} and rank {rank} {value!r}; choose another merge rule"
-            )
-    return first
+    keys = dict.fromkeys(key for _, value in labelled for key in value)
+    return {key: _by_rule(f"{label}, key {key!r}", merge.get(key, "list"), _of_key(key, labelled)) for key in keys}
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -101,24 +69,40 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124  only NaN differs from itself
 
 
-def _plain(values: Labelled) -> list[Any]:
-    return [value for _, value in values]
+def _of_key(key: Any, labelled: Labelled) -> list[tuple[int, Any]]:
+    return [(rank, value[key]) for rank, value in labelled if key in value]
 
 
-def _sum(values: Labelled) -> Any:
-    first, *rest = _plain(values)
-    for value in rest:
-        first = first + value
-    return first
+def _by_rule(label: str, rule: MergeRule, labelled: Labelled) -> Any:
+    values = [value for _, value in labelled]
+    try:
+        return rule(values) if callable(rule) else RULES[rule](values)
+    except Exception as problem:
+        told = ", ".join(f"rank {rank}: {value!r:.80}" for rank, value in labelled[:8])
+        name = getattr(rule, "__name__", rule)
+        raise CollectError(f"{label}: merge rule {name!r} cannot merge {told} ({problem})", dict(labelled)) from problem
 
 
-RULES: dict[str, Callable[[Labelled], Any]] = {
+def _same(values: list[Any]) -> Any:
+    if not all(equal(values[0], value) for value in values[1:]):
+        raise ValueError("they differ; choose another rule, such as 'list'")
+    return values[0]
+
+
+def _sum(values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value  # not +=, which would change the first rank's value
+    return total
+
+
+RULES: dict[str, Callable[[list[Any]], Any]] = {
     "same": _same,
-    "first": lambda values: values[0][1],
-    "last": lambda values: values[-1][1],
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
     "mean": lambda values: _sum(values) / len(values),
     "sum": _sum,
-    "min": lambda values: min(_plain(values)),
-    "max": lambda values: max(_plain(values)),
-    "list": _plain,
+    "min": min,
+    "max": max,
+    "list": list,
 }

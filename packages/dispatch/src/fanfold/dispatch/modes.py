@@ -95,7 +95,8 @@ class Dispatch(metaclass=_Members):
         name = name.upper()
         if name in cls._by_name:
             raise DuplicateModeError(
-                f"dispatch mode {name!r} exists already; choose another name, or change what it does with update_dispatch_mode"
+                f"dispatch mode {name!r} exists already; choose another name, or change what it does with "
+                "update_dispatch_mode"
             )
         mode = cls(name, max(cls.values(), default=-1) + 1, module)
         cls._by_name[name] = mode

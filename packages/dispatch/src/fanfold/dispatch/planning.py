@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.arrange import arranged, arranged_lists
 from fanfold.dispatch.custom import custom_lists, slice_of
+from fanfold.dispatch.divide import RowRules
 from fanfold.dispatch.errors import ArgumentError, DirectCallError
 from fanfold.dispatch.mesh import Mesh
 from fanfold.dispatch.modes import Dispatch, Execute
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fanfold.dispatch.spec import MethodSpec, Uneven
 
 
-def plan_call(
+def plan_call(  # noqa: PLR0913  what a call depends on, and nothing else
     spec: MethodSpec,
     function: Callable[..., Any],
     group: GroupLike,
@@ -65,7 +66,7 @@ def plan_call(
         lists = custom_lists(label, mode.dispatch_fn, group if alone else slice_of(group, called), args, kwargs)
         arrangement = arranged_lists(label, called, *(_first_entries(*lists) if alone else lists))
     else:
-        arrangement = arranged(label, rule, mesh, call, spec, uneven)
+        arrangement = arranged(label, rule, mesh, call, RowRules(spec.uneven, uneven, spec.balance, spec.reads))
     if collect is None:
         _check_order(label, arrangement)
     running = _with_rows(arrangement, mesh) if (uneven or spec.uneven) == "skip" else called

@@ -61,10 +61,10 @@ def get_predefined_dispatch_fn(dispatch_mode: Dispatch) -> dict[str, Callable[..
     Raises:
         UnknownModeError: the mode is not registered.
     """
-    if not isinstance(dispatch_mode, Dispatch) or dispatch_mode not in DISPATCH_MODE_FN_REGISTRY:
-        known = ", ".join(map(repr, DISPATCH_MODE_FN_REGISTRY))
+    if dispatch_mode not in DISPATCH_MODE_FN_REGISTRY:
+        known = ", ".join(mode.name for mode in DISPATCH_MODE_FN_REGISTRY)
         raise UnknownModeError(
-            f"got dispatch mode {dispatch_mode!r}, which has no functions; there are {known}; add it with register_dispatch_mode"
+            f"got dispatch mode {dispatch_mode!r}, expected one of {known}; add one with register_dispatch_mode"
         )
     return DISPATCH_MODE_FN_REGISTRY[dispatch_mode]
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.dispatch.errors import RegistrationError
 from fanfold.dispatch.modes import Dispatch, Execute
-from fanfold.dispatch.registry import ModeFunctions
+from fanfold.dispatch.signature import marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanfold.dispatch.marks import Weights
+    from fanfold.dispatch.merge import Merge
+    from fanfold.dispatch.registry import ModeFunctions
 
 MAGIC_ATTR = "__fanfold_spec__"
 
 Kind = Literal["sync", "async", "generator", "async_generator"]
 Uneven = Literal["split", "pad", "error", "skip"]
 Inputs = Literal["writable", "readonly"]
-Weights = str | Sequence[float] | Callable[[Any], Sequence[float]]
-MergeRule = str | Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,11 @@ class MethodSpec:
         execute_mode: which ranks run it.
         blocking: whether a call waits for the results.
         materialize_futures: whether results that are not here yet become values before the method sees them.
-        uneven: rows that do not divide: "split" as evenly as possible, "pad" to equal lengths, "error", or "skip" ranks without rows.
+        uneven: rows that do not divide: "split" them evenly, "pad", "error", or "skip" ranks that get none.
         balance: weights by which rows are dealt out: a column name or a function of the batch.
         reads: the only columns that travel; None for all.
-        inputs: whether the method writes into its batches.
-        merge: how results that are no batches become one, by key or for the whole value.
+        inputs: whether the method may write into its batches.
+        merge: a rule by which results become one value, or rules by key.
         timeout: seconds a call may take; None for the group's own limit.
         kind: what calling the function gives.
     """
@@ -46,7 +50,7 @@ class MethodSpec:
     balance: Weights | None = None
     reads: tuple[str, ...] | None = None
     inputs: Inputs = "writable"
-    merge: MergeRule | Mapping[str, MergeRule] | None = None
+    merge: Merge | None = None
     timeout: float | None = None
     kind: Kind = "sync"
 
@@ -60,15 +64,21 @@ def spec_of(function: object) -> MethodSpec | None:
 def specs_of(cls: type) -> dict[str, MethodSpec]:
     """The marks of a class by method name: bases first, each class in the order of its definitions.
 
-    A method that overrides a marked one without a mark of its own keeps the base's mark.
+    A method that overrides a marked one and has no mark of its own keeps the base's.
 
     Raises:
-        RegistrationError: a marked function was made a class method, a static method or a property.
+        RegistrationError: a marked function was made a class method, static method or property, or has wrong marks on
+            its parameters.
     """
     specs: dict[str, MethodSpec] = {}
     for base in reversed(cls.__mro__):
         for name, attribute in vars(base).items():
-            _take_in(specs, base, name, attribute)
+            _check_attribute(base, name, attribute)
+            spec = _spec_in_class(attribute, specs.get(name))
+            if spec is not None:
+                specs[name] = spec
+            elif name in specs:
+                del specs[name]
     return specs
 
 
@@ -81,22 +91,19 @@ def kind_of(function: Callable[..., Any]) -> Kind:
     return "generator" if inspect.isgeneratorfunction(function) else "sync"
 
 
-def _take_in(specs: dict[str, MethodSpec], cls: type, name: str, attribute: object) -> None:
-    wrapped = _wrapped_mark(attribute)
-    if wrapped:
-        raise RegistrationError(
-            f"{cls.__qualname__}.{name}: a {wrapped} cannot be called on a rank; register a method that takes self"
-        )
-    spec = spec_of(attribute) if callable(attribute) else None
+def _spec_in_class(attribute: Any, inherited: MethodSpec | None) -> MethodSpec | None:
+    """The mark of a class attribute: its own, or for a plain function that overrides a marked one the base's."""
+    spec = spec_of(attribute) or (inherited if inspect.isfunction(attribute) else None)
     if spec is not None:
-        specs[name] = spec
-    elif name in specs and inspect.isfunction(attribute):
-        specs[name] = replace(specs[name], kind=kind_of(attribute))
-    elif name in specs:
-        del specs[name]
+        marks_of(attribute)  # wrong marks on parameters are to be refused before the first call
+        spec = replace(spec, kind=kind_of(attribute))
+    return spec
 
 
-def _wrapped_mark(attribute: object) -> str:
-    if isinstance(attribute, (classmethod, staticmethod)) and spec_of(attribute.__func__) is not None:
-        return "class method" if isinstance(attribute, classmethod) else "static method"
-    return "property" if isinstance(attribute, property) and spec_of(attribute.fget) is not None else ""
+def _check_attribute(cls: type, name: str, attribute: Any) -> None:
+    inner = getattr(attribute, "__func__", getattr(attribute, "fget", None))
+    if isinstance(attribute, (classmethod, staticmethod, property)) and spec_of(inner) is not None:
+        raise RegistrationError(
+            f"{cls.__qualname__}.{name}: got a {type(attribute).__name__}, expected a method that takes self, for a "
+            "rank runs it on its own worker; take that decorator away"
+        )

@@ -47,7 +47,7 @@ def even_cut(rows: int, places: int) -> Cut:
 
 
 def weighted_cut(weights: Sequence[float], places: int) -> Cut:
-    """Runs of nearly equal total weight: heaviest row first, each to the lightest run so far, the shortest among equals.
+    """Runs of nearly equal total weight: heaviest row first, each to the lightest run so far, of equals the shortest.
 
     The heaviest run weighs at most 4/3 of the best possible one (longest processing time first; Graham, 1969).
     Rows of one run keep their order.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fanfold.dispatch.arrangement import Piece, Spread
 from fanfold.dispatch.errors import DivideError
 from fanfold.dispatch.lists import is_list
-from fanfold.dispatch.arrangement import Piece, Spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,8 @@ class Spreader:
         if not is_list(items) or len(items) != len(self._ranks):
             got = f"a {type(items).__name__} of {len(items)}" if is_list(items) else type(items).__name__
             raise DivideError(
-                f"{self.label}: argument {name!r} has one item per rank; got {got}, expected a list of {len(self._ranks)} "
-                "(the ranks of this call); send it whole with Replicate(x)"
+                f"{self.label}: argument {name!r} has one item per rank; got {got}, expected a list of "
+                f"{len(self._ranks)} (the ranks of this call); send it whole with Replicate(x)"
             )
         source, pieces, index_of = self._source(items), list[Piece](), dict[int, int]()
         for position, item in enumerate(items):

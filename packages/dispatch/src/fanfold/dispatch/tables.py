@@ -118,8 +118,8 @@ def check_places(name: str, axes: Sequence[str], ranks: Sequence[int], coordinat
         missing = sorted(set(range(max(used) + 1)) - used)
         if missing or min(used) < 0:
             raise MeshError(
-                f"mesh {name!r}: places {listed(sorted(used))} of axis {axis!r} are taken and {listed(missing)} are not, "
-                "so rows sent there would run nowhere; number the places from 0 without gaps"
+                f"mesh {name!r}: places {listed(sorted(used))} of axis {axis!r} are taken and {listed(missing)} are "
+                "not, so rows sent there would run nowhere; number the places from 0 without gaps"
             )
 
 
