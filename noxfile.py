@@ -314,9 +314,9 @@ def bench(session: nox.Session) -> None:
     python = everything(session) / "python"
     names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
     options = [argument for argument in session.posargs if argument not in PACKAGES]
-    scripts = [script for name in names for script in sorted((PACKAGES[name].folder / "bench").glob("bench_*.py"))]
+    scripts = [script for name in names for script in sorted((PACKAGES[name].folder / "bench").glob("[!_]*.py"))]
     if not scripts:
-        session.error(f"no bench/bench_*.py in {', '.join(names)}")
+        session.error(f"no bench/*.py in {', '.join(names)}")
     for script in scripts:
         run(session, python, script, *options)
 

@@ -13,6 +13,13 @@ INDEX_SETTING = re.compile(r"^\s*(?:extra-)?(?:index-url|find-links|trusted-host
 LOCKED_SOURCE = re.compile(r'\b(?:registry|url) = "https?://([^/"]+)')
 PUBLIC_HOSTS = frozenset({"pypi.org", "files.pythonhosted.org"})
 LARGEST_FILE = 1_000_000
+FRAGMENT = re.compile(r"packages/\w+/changelog\.d/(?:\.gitkeep|[a-z0-9-]+\.(?:added|changed|removed|fixed)\.md)")
+TOP = frozenset(
+    {
+        *(".ci", ".gitignore", ".python-version", "CONTRIBUTING.md", "LICENSE", "README.md", "RELEASING.md", "docs"),
+        *("integration", "noxfile.py", "packages", "pyproject.toml", "tools", "uv.lock"),
+    }
+)
 
 
 def tracked_files(root: Path) -> list[Path]:
@@ -49,9 +56,21 @@ def faults_in_file(path: Path) -> Iterator[str]:
         yield from faults_in_text(content.decode())
 
 
+def faults_of_place(path: str) -> Iterator[str]:
+    """What is wrong with where a file lies: at the top without being known there, or a misnamed changelog fragment."""
+    top = path.split("/")[0]
+    if top not in TOP:
+        yield f"0: {top} is new at the top of the repository; put it into one of the folders there"
+    if "/changelog.d/" in path and not FRAGMENT.fullmatch(path):
+        yield "0: a changelog fragment is called like faster-plan.changed.md (added, changed, removed, fixed)"
+
+
 def find_faults(root: Path) -> list[str]:
     """One line for each fault in the tracked files, `path:line: what`."""
-    return [f"{path.relative_to(root)}:{fault}" for path in tracked_files(root) for fault in faults_in_file(path)]
+    files = {str(path.relative_to(root)): path for path in tracked_files(root)}
+    return [
+        f"{name}:{fault}" for name, path in files.items() for fault in (*faults_of_place(name), *faults_in_file(path))
+    ]
 
 
 def main() -> int:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_tree import faults_in_lock, faults_in_text, find_faults
+from tools.check_tree import faults_in_lock, faults_in_text, faults_of_place, find_faults
 from tools.workspace import ROOT
 
 # Taken apart, or this file would be found itself.
@@ -43,12 +43,29 @@ def test_a_lock_file_against_another_index_is_found() -> None:
 def test_only_tracked_files_are_looked_at(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     path = f"{SLASH}root/secret"
-    (tmp_path / "tracked.md").write_text(path, encoding="utf-8")
-    (tmp_path / "other.md").write_text(path, encoding="utf-8")
-    (tmp_path / "big.bin").write_bytes(bytes(1_000_001))
-    subprocess.run(["git", "-C", str(tmp_path), "add", "tracked.md", "big.bin"], check=True)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "tracked.md").write_text(path, encoding="utf-8")
+    (docs / "other.md").write_text(path, encoding="utf-8")
+    (docs / "big.bin").write_bytes(bytes(1_000_001))
+    subprocess.run(["git", "-C", str(tmp_path), "add", "docs/tracked.md", "docs/big.bin"], check=True)
 
     assert find_faults(tmp_path) == [
-        "big.bin:0: 1000001 bytes; at most 1000000 in the repository",
-        f"tracked.md:1: names a path of one machine: {path}",
+        "docs/big.bin:0: 1000001 bytes; at most 1000000 in the repository",
+        f"docs/tracked.md:1: names a path of one machine: {path}",
     ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["README.md", "tools/x.py", "packages/worker/changelog.d/.gitkeep", "packages/ray/changelog.d/a-b2.added.md"],
+)
+def test_a_file_in_its_place(path: str) -> None:
+    assert list(faults_of_place(path)) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["scratch.py", "notes/x.md", "packages/ray/changelog.d/a.md", "packages/ray/changelog.d/a.feature.md"]
+)
+def test_a_file_out_of_place(path: str) -> None:
+    assert len(list(faults_of_place(path))) == 1
