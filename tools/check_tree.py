@@ -58,7 +58,7 @@ def faults_in_file(path: Path) -> Iterator[str]:
 
 def faults_of_place(path: str) -> Iterator[str]:
     """What is wrong with where a file lies: at the top without being known there, or a misnamed changelog fragment."""
-    top = path.split("/")[0]
+    top = path.split("/", maxsplit=1)[0]
     if top not in TOP:
         yield f"0: {top} is new at the top of the repository; put it into one of the folders there"
     if "/changelog.d/" in path and not FRAGMENT.fullmatch(path):
