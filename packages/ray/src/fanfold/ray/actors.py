@@ -87,8 +87,9 @@ class RankProcess:
 
     def __repr__(self) -> str:
         # Ray asks before anything is built, for the prefix of this process's log lines, and again for each error.
-        if type(self._fanfold_instance).__repr__ is not object.__repr__ and self._fanfold_instance is not None:
-            return repr(self._fanfold_instance)
+        instance = self._fanfold_instance
+        if instance is not None and vars(object)["__repr__"] is not type(instance).__repr__:
+            return repr(instance)
         return str(ray.get_runtime_context().get_actor_name() or type(self).__name__)
 
 
@@ -135,7 +136,7 @@ class AsyncRankProcess(RankProcess):
         """Reserve the ranks' meeting point on this node: its address and a port that stays reserved."""
         return _reserve_meeting_point(self, port_range)
 
-    async def fanfold_start(self, birth: Birth, recipe: bytes, master: tuple[str, int]) -> RankAnswer:
+    async def fanfold_start(self, birth: Birth, recipe: bytes, master: tuple[str, int]) -> None:
         """Become that rank, then import and build the user's class."""
         with errors_travel():
             cls, args, kwargs = _recipe_on_rank(birth, recipe, master)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fanfold.ray.actors import RankAnswer
     from fanfold.ray.placement import BundlePlace, RayResourcePool
+    from fanfold.ray.refs import Ref
 
 _INLINE_BYTES = 16384  # up to that a value travels with the call: putting it first would cost more
 _SCALARS = (type(None), bool, int, float, complex)
@@ -115,14 +116,15 @@ class RayBackend:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def call(self, rank: StartedRank, request: Request) -> ray.ObjectRef:
+    def call(self, rank: StartedRank, request: Request) -> Ref:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
         label = f"{self._class_name}.{request.label}" if self._class_name else request.label
         values = [*request.args, *request.kwargs.values()]
         submit = rank.door.fanfold_call.options(name=label)
-        return submit.remote(request.context, request.wanted, request.method, tuple(request.kwargs), *values)
+        submitted: Ref = submit.remote(request.context, request.wanted, request.method, tuple(request.kwargs), *values)
+        return submitted
 
-    def wait(self, handles: Sequence[ray.ObjectRef], limit: float) -> set[int]:
+    def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""
         references = list(handles)
         finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
@@ -131,7 +133,7 @@ class RayBackend:
         ready = set(finished)
         return {position for position, reference in enumerate(references) if reference in ready}
 
-    def fetch(self, handle: ray.ObjectRef) -> Outcome:
+    def fetch(self, handle: Ref) -> Outcome:
         """Bring the outcome of a finished call."""
         return fetch(handle)
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fanfold.ray.placement import RayResourcePool
-
-    from ray.actor import ActorHandle
+    from fanfold.ray.refs import Actor
 
 
 class GroupBirth:
@@ -43,7 +42,7 @@ class GroupBirth:
         self._detachment = Detachment(prefix, namespace, keep_for) if detached else None
 
     @property
-    def custodian(self) -> ActorHandle | None:
+    def custodian(self) -> Actor | None:
         """The custodian of a detached group."""
         return None if self._detachment is None else self._detachment.custodian
 

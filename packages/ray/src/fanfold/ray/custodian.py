@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.manifest import Manifest, custodian_name
 from fanfold.ray.names import actor_named
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanfold.dispatch import Mesh
+    from fanfold.ray.refs import Actor
 
-    from ray.actor import ActorHandle
     from ray.util.placement_group import PlacementGroup
 
 _WATCH_EVERY = 1.0  # seconds
@@ -127,18 +127,18 @@ class Custodian:
         return limit is not None and silence > limit
 
 
-def create_custodian(group: str, namespace: str, keep_for: float | None) -> ActorHandle:
+def create_custodian(group: str, namespace: str, keep_for: float | None) -> Actor:
     """Make the custodian of a group, and take its name by that, at once.
 
     Raises:
         ValueError: Ray's own, for a name that is taken.
     """
-    actor = ray.remote(Custodian).options(
+    actor: Any = ray.remote(Custodian).options(
         name=custodian_name(group), namespace=namespace, lifetime="detached", num_cpus=0, max_concurrency=8
     )
     return actor.remote(group, namespace, keep_for)  # type: ignore[no-any-return]
 
 
-def custodian_of(group: str, namespace: str) -> ActorHandle | None:
+def custodian_of(group: str, namespace: str) -> Actor | None:
     """Return the custodian of a group, or None."""
     return actor_named(custodian_name(group), namespace)

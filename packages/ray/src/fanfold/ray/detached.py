@@ -9,6 +9,7 @@ from fanfold.ray.custodian import GroupState, create_custodian, custodian_of
 from fanfold.ray.errors import NameTakenError
 from fanfold.ray.manifest import Manifest, class_path, custodian_name, methods_of, own_versions, rank_records, schema_of
 from fanfold.ray.names import actor_named, wait_until_free
+from fanfold.ray.refs import value_of
 from fanfold.ray.starting import name_is_taken
 
 import ray
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
     from fanfold.dispatch import Mesh
     from fanfold.ray.backend import RayBackend
+    from fanfold.ray.refs import Actor
     from fanfold.worker import StartedRank
 
-    from ray.actor import ActorHandle
     from ray.util.placement_group import PlacementGroup
 
 _ANSWER_LIMIT = 10.0  # seconds for a custodian's answer; its process is started beside those of the ranks
@@ -71,7 +72,7 @@ class Detachment:
             keep_for=self.keep_for,
             placement_groups=backend.pool.pgs,
         )
-        ray.get(self.custodian.settle.remote(manifest), timeout=_ANSWER_LIMIT)
+        value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
 
     def abandon(self) -> None:
         """Give the name back: the group did not come to be."""
@@ -79,7 +80,7 @@ class Detachment:
         wait_until_free([custodian_name(self.group)], self.namespace, _ANSWER_LIMIT)
 
 
-def _claim(group: str, namespace: str, keep_for: float | None) -> ActorHandle:
+def _claim(group: str, namespace: str, keep_for: float | None) -> Actor:
     try:
         return create_custodian(group, namespace, keep_for)
     except ValueError as error:
@@ -106,12 +107,12 @@ def _who_has_it(group: str, namespace: str) -> str:
     )
 
 
-def ask_state(custodian: ActorHandle | None, limit: float = _ANSWER_LIMIT) -> GroupState | None:
+def ask_state(custodian: Actor | None, limit: float = _ANSWER_LIMIT) -> GroupState | None:
     """Ask a custodian how its group is; None if it is gone or does not answer."""
     if custodian is None:
         return None
     try:
-        return ray.get(custodian.state.remote(), timeout=limit)  # type: ignore[no-any-return]
+        return value_of(custodian.state.remote(), limit)  # type: ignore[no-any-return]
     except RayError:
         return None
 
@@ -119,7 +120,7 @@ def ask_state(custodian: ActorHandle | None, limit: float = _ANSWER_LIMIT) -> Gr
 class Presence:
     """Shows a group's custodian, from a thread of its own, that a client is there, until it is ended."""
 
-    def __init__(self, custodian: ActorHandle, keep_for: float) -> None:
+    def __init__(self, custodian: Actor, keep_for: float) -> None:
         self._over = threading.Event()
         # A function, not a method: the thread must not keep this object, whose end ends the thread.
         arguments = (self._over, custodian, keep_for / _TOUCHES_PER_KEEP)
@@ -132,11 +133,11 @@ class Presence:
     __del__ = end
 
 
-def _touch_until(over: threading.Event, custodian: ActorHandle, every: float) -> None:
+def _touch_until(over: threading.Event, custodian: Actor, every: float) -> None:
     while not over.wait(every) and ray.is_initialized():
         custodian.touch.remote()
 
 
-def tell_meshes(custodian: ActorHandle, meshes: Mapping[str, Mesh]) -> None:
+def tell_meshes(custodian: Actor, meshes: Mapping[str, Mesh]) -> None:
     """Let later clients know the meshes without asking the ranks."""
     custodian.learn_meshes.remote(dict(meshes))

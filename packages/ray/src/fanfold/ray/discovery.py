@@ -10,6 +10,7 @@ from fanfold.ray.custodian import custodian_of
 from fanfold.ray.errors import BrokenGroupError, GroupStartingError, NoSuchGroupError
 from fanfold.ray.manifest import CUSTODIAN_SUFFIX, Manifest, custodian_name, own_versions, version_differences
 from fanfold.ray.names import actor_named, named_actors, namespaces_with
+from fanfold.ray.refs import value_of
 from fanfold.worker import StartedRank
 
 import ray
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanfold.ray.actors import RankAnswer
-
-    from ray.actor import ActorHandle
+    from fanfold.ray.refs import Actor, Ref
 
 ANSWER_LIMIT = 10.0  # seconds for a custodian or a rank to say who it is
 
@@ -32,7 +32,7 @@ class FoundGroup:
 
     members: Sequence[StartedRank]
     manifest: Manifest | None
-    custodian: ActorHandle | None
+    custodian: Actor | None
 
 
 def find_group(group: str, namespace: str) -> FoundGroup:
@@ -50,9 +50,9 @@ def find_group(group: str, namespace: str) -> FoundGroup:
     return FoundGroup(_by_manifest(manifest), manifest, custodian)
 
 
-def _ask_manifest(custodian: ActorHandle, group: str) -> Manifest | None:
+def _ask_manifest(custodian: Actor, group: str) -> Manifest | None:
     try:
-        manifest: Manifest | None = ray.get(custodian.manifest.remote(), timeout=ANSWER_LIMIT)
+        manifest: Any = value_of(custodian.manifest.remote(), ANSWER_LIMIT)
     except (RayActorError, GetTimeoutError):  # it is gone or stuck: the ranks can still be found by their names
         return None
     if manifest is None:
@@ -60,7 +60,7 @@ def _ask_manifest(custodian: ActorHandle, group: str) -> Manifest | None:
             f"group {group!r} is still starting: not all of its ranks have built their workers; try again when the "
             "process that starts it says that it is ready"
         )
-    return manifest
+    return manifest  # type: ignore[no-any-return]
 
 
 def _by_manifest(manifest: Manifest) -> list[StartedRank]:
@@ -156,9 +156,9 @@ def answers_of(handles: Sequence[Any], limit: float = ANSWER_LIMIT) -> list[Rank
     return [_answer(reference) if reference in ready else None for reference in references]
 
 
-def _answer(reference: ray.ObjectRef) -> RankAnswer | None:
+def _answer(reference: Ref) -> RankAnswer | None:
     try:
-        return ray.get(reference)  # type: ignore[no-any-return]
+        return value_of(reference, ANSWER_LIMIT)  # type: ignore[no-any-return]
     except RayActorError:
         return None
 

@@ -141,7 +141,7 @@ def shortage_table(needs: Sequence[Resources], nodes: Sequence[NodeState]) -> st
     )
 
 
-def _row(node: NodeState, name: str, needs: Sequence[Resources]) -> tuple[str, ...]:
+def _row(node: NodeState, name: str, needs: Sequence[Resources]) -> tuple[str, str, str, str, str, str]:
     asked = ", ".join(f"{need.get(name, 0.0):g}" for need in needs)
     total, free = node.total.get(name, 0.0), node.free.get(name, 0.0)
     return node.address, name, asked, f"{total:g}", f"{free:g}", _holders(node, name, total - free)

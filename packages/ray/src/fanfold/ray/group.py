@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanfold.dispatch import Mesh
-
-    from ray.actor import ActorHandle
+    from fanfold.ray.refs import Actor
 
 WorkerT = TypeVar("WorkerT")
 
@@ -67,7 +66,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         name_prefix: str | None = None,
         detached: bool = False,
         worker_names: Sequence[str] | None = None,
-        worker_handles: Sequence[ActorHandle] | None = None,
+        worker_handles: Sequence[Actor] | None = None,
         *,
         use_gpu: bool | None = None,
         device_name: str | None = None,
@@ -134,7 +133,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self._own_pool = None
         self._live(namespace, None, None)
 
-    def _live(self, namespace: str, custodian: ActorHandle | None, keep_for: float | None) -> None:
+    def _live(self, namespace: str, custodian: Actor | None, keep_for: float | None) -> None:
         self.namespace = namespace
         self._custodian = custodian
         self._presence = Presence(custodian, keep_for) if custodian is not None and keep_for is not None else None
@@ -144,7 +143,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         cls,
         name_prefix: str | None = None,
         worker_names: Sequence[str] | None = None,
-        worker_handles: Sequence[ActorHandle] | None = None,
+        worker_handles: Sequence[Actor] | None = None,
         ray_cls_with_init: Any = None,
         *,
         namespace: str | None = None,
@@ -209,7 +208,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self._live(namespace, found.custodian, found.manifest.keep_for)
 
     @property
-    def workers(self) -> list[ActorHandle]:
+    def workers(self) -> list[Actor]:
         """The workers' actor handles, in rank order: plain Ray handles, for `handle.method.remote()` and all else."""
         return [member.door for member in self._members]
 
@@ -247,9 +246,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self.close()
 
 
-def existing_members(
-    names: Sequence[str] | None, handles: Sequence[ActorHandle] | None, namespace: str
-) -> list[StartedRank]:
+def existing_members(names: Sequence[str] | None, handles: Sequence[Actor] | None, namespace: str) -> list[StartedRank]:
     """Make ranks of workers that exist.
 
     Raises:

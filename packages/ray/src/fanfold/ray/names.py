@@ -12,12 +12,12 @@ import ray
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ray.actor import ActorHandle
+    from fanfold.ray.refs import Actor
 
 _PAUSE = 0.02  # seconds between two looks
 
 
-def actor_named(name: str, namespace: str) -> ActorHandle | None:
+def actor_named(name: str, namespace: str) -> Actor | None:
     """Return the living actor of that name, or None."""
     try:
         return ray.get_actor(name, namespace=namespace)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from fanfold.ray.refs import Ref, value_of
 from fanfold.worker import Failure, Outcome, Success, WaitTimeoutError, WorkerLostError
 
-import ray
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
@@ -21,10 +21,10 @@ _OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/portable.py")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def fetch(reference: ray.ObjectRef, limit: float = FETCH_LIMIT) -> Outcome:
+def fetch(reference: Ref, limit: float = FETCH_LIMIT) -> Outcome:
     """Bring the outcome of a finished call."""
     try:
-        return Success(ray.get(reference, timeout=limit))
+        return Success(value_of(reference, limit))
     except RayTaskError as error:
         return _failure_of_method(error)
     except (RayActorError, WorkerCrashedError) as error:

@@ -101,7 +101,7 @@ def _make(order: PlacementOrder, name: str, count: int, target: str | None) -> P
     try:
         # The wish for a node is Ray's one private argument here: bundles know no node affinity, and the public
         # resource `node:<address>` cannot tell two nodes on one address apart.
-        return placement_group(
+        made: PlacementGroup = placement_group(
             bundles, strategy=order.strategy, name=name, lifetime=order.lifetime, _soft_target_node_id=target
         )
     except RaySystemError as error:
@@ -111,6 +111,7 @@ def _make(order: PlacementOrder, name: str, count: int, target: str | None) -> P
             f"a placement group named {name!r} exists already in this cluster; give the pool another name_prefix, or "
             "remove what is left of the old one (fanfold.ray.stop_group for a detached group)"
         ) from error
+    return made
 
 
 def _wait_until_created(order: PlacementOrder, groups: Sequence[PlacementGroup], deadline: Deadline) -> None:

@@ -28,7 +28,7 @@ def pack_recipe(value: Any, what: str) -> tuple[bytes, list[Any]]:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
-        pickler.dump(value)
+        pickler.dump(value)  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
         raise NotPicklableError(f"{what} cannot travel to another process: {type(error).__name__}: {error}") from error
     return buffer.getvalue(), pickler.references
@@ -39,9 +39,9 @@ def unpack_recipe(stream: bytes, references: Sequence[Any]) -> Any:
     return _Unpickler(io.BytesIO(stream), references).load()
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray's copy of cloudpickle has no types
+class _Pickler(cloudpickle.CloudPickler):
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=5)
+        super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
         self.references: list[Any] = []
 
     def persistent_id(self, value: Any) -> int | None:
@@ -100,7 +100,7 @@ def _rebuilt(cls: type[Exception], args: tuple[Any, ...], text: str, state: dict
         "__str__": lambda _self: text,
     }
     derived = type(cls.__name__, (cls,), body)
-    error = derived.__new__(derived, *args)
+    error: Exception = derived.__new__(derived, *args)
     error.args = args
     error.__dict__.update(state)
     return error

@@ -10,6 +10,7 @@ from fanfold.ray.detached import ask_state
 from fanfold.ray.discovery import answers_of, no_such_group, worker_names_of
 from fanfold.ray.manifest import CUSTODIAN_SUFFIX, custodian_name
 from fanfold.ray.names import actor_named, named_actors, namespaces_with, wait_until_free
+from fanfold.ray.refs import value_of
 from fanfold.ray.stopping import end_workers, remove_unshared
 from fanfold.worker import STOP_LIMIT, WaitTimeoutError
 
@@ -17,7 +18,8 @@ import ray
 from ray.exceptions import RayError
 
 if TYPE_CHECKING:
-    from ray.actor import ActorHandle
+    from fanfold.ray.refs import Actor
+
     from ray.util.placement_group import PlacementGroup
 
 _ANSWER_LIMIT = 5.0  # seconds for a custodian or a rank to answer, before it is taken for dead
@@ -79,9 +81,9 @@ def _nothing_there(group: str, namespace: str) -> bool:
     return False
 
 
-def _stop_by(custodian: ActorHandle, limit: float) -> list[str] | None:
+def _stop_by(custodian: Actor, limit: float) -> list[str] | None:
     try:
-        return ray.get(custodian.stop.remote(limit), timeout=limit + _SLACK)  # type: ignore[no-any-return]
+        return value_of(custodian.stop.remote(limit), limit + _SLACK)  # type: ignore[no-any-return]
     except RayError:  # it is gone or stuck: what it would have done is done from here
         return None
 

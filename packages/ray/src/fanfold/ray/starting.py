@@ -12,6 +12,7 @@ from fanfold.ray.names import namespaces_with, wait_until_free
 from fanfold.ray.outcomes import fetch
 from fanfold.ray.portable import pack_recipe
 from fanfold.ray.recipe import RayClassWithInitArgs, as_ray_recipe, merged_options
+from fanfold.ray.refs import value_of
 from fanfold.worker import (
     Deadline,
     Failure,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanfold.ray.placement import BundlePlace
+    from fanfold.ray.refs import Actor, Ref
 
-    from ray.actor import ActorHandle
     from ray.util.placement_group import PlacementGroup
 
 _logger = logging.getLogger("fanfold.ray")
@@ -79,7 +80,7 @@ class Launch:
     order: StartOrder
     places: Sequence[BundlePlace]
     circumstances: Circumstances
-    handles: list[ActorHandle] = field(default_factory=list)
+    handles: list[Actor] = field(default_factory=list)
     answers: list[RankAnswer] = field(default_factory=list)
 
     def run(self, deadline: Deadline) -> list[StartedRank]:
@@ -107,11 +108,11 @@ class Launch:
         wait_until_free(self.order.names[: len(self.handles)], self.circumstances.namespace, _UNDO_LIMIT)
 
     def _create(self, recipe: RayClassWithInitArgs) -> None:
-        actor_class = ray.remote(rank_class(recipe.cls))
+        actor_class: Any = ray.remote(rank_class(recipe.cls))
         for name, place in zip(self.order.names, self.places, strict=True):
             self.handles.append(self._actor(actor_class, recipe, name, place))
 
-    def _actor(self, actor_class: Any, recipe: RayClassWithInitArgs, name: str, place: BundlePlace) -> ActorHandle:
+    def _actor(self, actor_class: Any, recipe: RayClassWithInitArgs, name: str, place: BundlePlace) -> Actor:
         options = {
             "name": name,
             "namespace": self.circumstances.namespace,
@@ -120,30 +121,29 @@ class Launch:
             **self.circumstances.share,
         }
         try:
-            return actor_class.options(**merged_options(recipe.options, options)).remote()
+            made: Actor = actor_class.options(**merged_options(recipe.options, options)).remote()
         except ValueError as error:
             if name_is_taken(error):
                 raise taken(name, self.circumstances.namespace) from error
             raise
+        return made
 
-    def _submit(self, packed: tuple[bytes, list[Any]]) -> tuple[list[ray.ObjectRef], list[ray.ObjectRef]]:
+    def _submit(self, packed: tuple[bytes, list[Any]]) -> tuple[list[Ref], list[Ref]]:
         recipe, references = ray.put(packed[0]), packed[1]
         master = self.circumstances.master or self.handles[0].fanfold_rendezvous.remote(
             self.circumstances.master_port_range
         )
         # Whatever the ranks meet at, they are told by rank 0 itself: no round through the driver.
-        hellos = [handle.fanfold_hello.remote() for handle in self.handles]
+        hellos: list[Ref] = [handle.fanfold_hello.remote() for handle in self.handles]
         infos = rank_infos(self.order.slots, self.order.group, "ray", _ANY_PORT)
         births = [Birth(info, dict(self.order.environment), references) for info in infos]
-        starts = [
+        starts: list[Ref] = [
             handle.fanfold_start.remote(birth, recipe, master)
             for handle, birth in zip(self.handles, births, strict=True)
         ]
         return hellos, starts
 
-    def _wait(
-        self, hellos: Sequence[ray.ObjectRef], starts: Sequence[ray.ObjectRef], deadline: Deadline
-    ) -> list[StartedRank]:
+    def _wait(self, hellos: Sequence[Ref], starts: Sequence[Ref], deadline: Deadline) -> list[StartedRank]:
         pending = dict(zip(starts, range(len(starts)), strict=True))
         announced = deadline.left()
         while pending:
@@ -153,7 +153,7 @@ class Launch:
             if deadline.passed() and pending:
                 raise self._too_late(sorted(pending.values()), hellos, deadline)
             announced = self._announce(len(starts) - len(pending), announced, deadline)
-        self.answers = ray.get(list(hellos), timeout=deadline.seconds)
+        self.answers = [value_of(hello, deadline.seconds) for hello in hellos]
         return [self._started(rank) for rank in range(len(starts))]
 
     def _announce(self, ready: int, announced: float, deadline: Deadline) -> float:
@@ -168,7 +168,7 @@ class Launch:
         answer = self.answers[rank]
         return StartedRank(rank, self.order.names[rank], answer.address, answer.pid, self.handles[rank])
 
-    def _check(self, rank: int, start: ray.ObjectRef, hellos: Sequence[ray.ObjectRef]) -> None:
+    def _check(self, rank: int, start: Ref, hellos: Sequence[Ref]) -> None:
         outcome = fetch(start)
         if isinstance(outcome, Failure):
             where = self._where(rank, hellos[rank])
@@ -178,31 +178,29 @@ class Launch:
                 f"{self.order.recipe.cls.__qualname__}: {said}"
             ) from outcome.error
 
-    def _where(self, rank: int, hello: ray.ObjectRef) -> str:
+    def _where(self, rank: int, hello: Ref) -> str:
         answer = _arrived(hello)
         return f"node {self.places[rank].address}" + (f", pid {answer.pid}" if answer else "")
 
-    def _too_late(
-        self, missing: Sequence[int], hellos: Sequence[ray.ObjectRef], deadline: Deadline
-    ) -> WaitTimeoutError:
+    def _too_late(self, missing: Sequence[int], hellos: Sequence[Ref], deadline: Deadline) -> WaitTimeoutError:
         return WaitTimeoutError(
             deadline.what, deadline.seconds, "; ".join(self._state(rank, hellos[rank]) for rank in missing)
         )
 
-    def _state(self, rank: int, hello: ray.ObjectRef) -> str:
+    def _state(self, rank: int, hello: Ref) -> str:
         who = f"rank {rank} ({self.order.names[rank]}, {self._where(rank, hello)})"
         if _arrived(hello):
             return f"{who} is still importing or building its {self.order.recipe.cls.__qualname__}"
         return f"{who} has no process yet: its bundle is full, or the node cannot start one"
 
 
-def _arrived(hello: ray.ObjectRef) -> RankAnswer | None:
+def _arrived(hello: Ref) -> RankAnswer | None:
     ready, _ = ray.wait([hello], timeout=0)
     outcome = fetch(hello) if ready else None
     return None if outcome is None or isinstance(outcome, Failure) else outcome.value
 
 
-def end_actors(handles: Sequence[ActorHandle]) -> None:
+def end_actors(handles: Sequence[Actor]) -> None:
     """Kill actors, the last first; those that are gone are no error."""
     for handle in reversed(handles):
         ray.kill(handle)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fanfold.ray.manifest import CUSTODIAN_SUFFIX, custodian_name
 from fanfold.ray.names import actor_named, named_actors, wait_until_free
 from fanfold.ray.placing import remove
+from fanfold.ray.refs import value_of
 from fanfold.worker import Deadline
 
 import ray
@@ -48,7 +49,7 @@ def held_by_other_groups(owner: str, limit: float) -> set[str] | None:
             continue
         handle = actor_named(name, namespace)
         try:
-            found |= set(ray.get(handle.state.remote(), timeout=limit).placement_group_ids) if handle else set()
+            found |= set(value_of(handle.state.remote(), limit).placement_group_ids) if handle else set()
         except RayActorError:  # it has just ended
             continue
         except GetTimeoutError:
