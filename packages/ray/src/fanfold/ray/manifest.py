@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch import Mesh, specs_of
+from fanfold.dispatch import Dispatch, Mesh, specs_of
 
 if TYPE_CHECKING:
     from fanfold.worker import StartedRank
@@ -123,9 +124,17 @@ def rank_records(ranks: Sequence[StartedRank], answers: Sequence[Any], places: S
 
 
 def _mode(mode: Any) -> str:
-    if isinstance(mode, Mapping):
-        return "custom dispatch"
-    return str(getattr(mode, "name", mode))
+    """Name a dispatch mode in a way that is the same in every process: never by an address in memory."""
+    if isinstance(mode, Dispatch):
+        return mode.name
+    functions = mode.values() if isinstance(mode, Mapping) else mode
+    return " + ".join(map(_function, functions))
+
+
+def _function(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return f"{_function(function.func)}{(*function.args, *sorted(function.keywords.items()))}"
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _parameters(cls: type, name: str) -> str:
