@@ -2,6 +2,7 @@ import pickle
 
 import numpy as np
 import torch
+
 from fanfold.dataproto import DataProto
 
 
@@ -43,7 +44,15 @@ def test_read_only_memory_is_copied_once_somebody_may_write() -> None:
 def test_rows_by_every_form() -> None:
     batch = sample()
     mask = np.array([True, False, True, False])
-    for rows in ([0, 2], mask, torch.tensor(mask), range(0, 4, 2), slice(0, 4, 2), np.array([0, 2]), torch.tensor([-4, 2])):
+    for rows in (
+        [0, 2],
+        mask,
+        torch.tensor(mask),
+        range(0, 4, 2),
+        slice(0, 4, 2),
+        np.array([0, 2]),
+        torch.tensor([-4, 2]),
+    ):
         picked = batch[rows]
         assert picked["x"].tolist() == [[0.0, 1.0], [4.0, 5.0]]
         assert [row.tolist() for row in picked["ids"].unbind()] == [[300, 301, 302], [200, 201]]

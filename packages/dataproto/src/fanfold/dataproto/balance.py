@@ -110,9 +110,7 @@ def _improved(pieces: list[list[int]], weights: NDArray[np.float64], equal_size:
     return pieces
 
 
-def _improve_once(
-    pieces: list[list[int]], totals: list[float], weights: NDArray[np.float64], equal_size: bool
-) -> bool:
+def _improve_once(pieces: list[list[int]], totals: list[float], weights: NDArray[np.float64], equal_size: bool) -> bool:
     high = max(range(len(pieces)), key=totals.__getitem__)
     for low in sorted(range(len(pieces)), key=totals.__getitem__):
         gap = totals[high] - totals[low]

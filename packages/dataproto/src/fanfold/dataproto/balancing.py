@@ -21,12 +21,12 @@ class Balancing(Indexing):
     def balanced(
         self, pieces: int, weights: Any, *, keep_groups: Any = None, equal_size: bool = False
     ) -> BalancedSplit[Self]:
-        """Divide into pieces of about equal total weight; the heaviest exceeds the lightest by one row (or group) at most.
+        """Divide into pieces of about equal weight; the heaviest exceeds the lightest by one row (or group) at most.
 
         Args:
             pieces: D
-            weights: [B] numbers of at least 0, such as token counts; or the name of a column that holds them, of a jagged
-                column (its lengths count), or of a mask [B, T] (its sums count)
+            weights: [B] numbers of at least 0, such as token counts; or the name of a column that holds them, of a
+                jagged column (its lengths count), or of a mask [B, T] (its sums count)
             keep_groups: [B] values, or the name of a column; rows with equal values stay in one piece
             equal_size: every piece gets as many rows (or groups); D must divide their number
 
@@ -34,7 +34,8 @@ class Balancing(Indexing):
             the pieces (copies; rows in ascending order), the permutation, its inverse, and the weights of the pieces
 
         Raises:
-            SplitError: weights that are negative, no numbers or not one for each row; groups that are not one for each row.
+            SplitError: weights that are negative, no numbers or not one for each row; groups that are not one for
+                each row.
             MissingKeyError: there is no such column.
 
         >>> split = DataProto.from_dict({"x": torch.arange(4)}).balanced(2, weights=[4, 1, 1, 2])
@@ -46,7 +47,9 @@ class Balancing(Indexing):
         units = [[row] for row in range(rows)] if keep_groups is None else self._groups(keep_groups, rows)
         unit_weights = [float(weight[unit].sum()) for unit in units] if keep_groups is not None else weight.tolist()
         if equal_size and len(units) % count:
-            raise SplitError(f"{len(units)} rows or groups cannot make {count} pieces of equal size; expected a multiple")
+            raise SplitError(
+                f"{len(units)} rows or groups cannot make {count} pieces of equal size; expected a multiple"
+            )
         divided = balance.partition(unit_weights, count, equal_size=equal_size)
         order = [sorted(row for unit in piece for row in units[unit]) for piece in divided]
         permutation, inverse = balance.permutation_of(order)
@@ -74,7 +77,9 @@ class Balancing(Indexing):
             for row, value in enumerate(values):
                 groups.setdefault(value, []).append(row)
         except TypeError as error:
-            raise ColumnTypeError(f"keep_groups: row {row} cannot name a group ({error}); expected hashable values") from None
+            raise ColumnTypeError(
+                f"keep_groups: row {row} cannot name a group ({error}); expected hashable values"
+            ) from None
         return list(groups.values())
 
 
@@ -82,7 +87,9 @@ def _numbers(name: str, found: Any) -> Tensor:
     if isinstance(found, Tensor) and found.is_nested:
         return jagged.parts(found, Shared()).offsets.diff().cpu().double()
     try:
-        counts = found.detach().cpu() if isinstance(found, Tensor) else torch.as_tensor(np.asarray(found, dtype=np.float64))
+        counts = (
+            found.detach().cpu() if isinstance(found, Tensor) else torch.as_tensor(np.asarray(found, dtype=np.float64))
+        )
     except (TypeError, ValueError) as error:
         raise SplitError(f"{name}: expected numbers, one for each row ({error})") from None
     return counts.double() if counts.dim() < 2 else counts.flatten(1).sum(1, dtype=torch.float64)  # noqa: PLR2004 (a mask)

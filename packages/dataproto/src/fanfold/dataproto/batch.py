@@ -9,14 +9,14 @@ from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto.balancing import Balancing
 from fanfold.dataproto.construct import Constructing
 from fanfold.dataproto.equality import deep_equal
+from fanfold.dataproto.loader import Loading
 from fanfold.dataproto.objects import Array
 from fanfold.dataproto.persist import Persisting
 from fanfold.dataproto.pick import Picking
-from fanfold.dataproto.shape import Shaping
 from fanfold.dataproto.show import Showing
 
 
-class DataProto(Constructing, Picking, Shaping, Balancing, Showing, Persisting):
+class DataProto(Constructing, Picking, Loading, Balancing, Showing, Persisting):
     """A batch of B rows: tensor columns, non-tensor columns and metadata.
 
     Args:

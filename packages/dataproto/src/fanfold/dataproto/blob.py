@@ -47,7 +47,7 @@ def _reduce_tensor(tensor: Tensor) -> Any:
         return NotImplemented
     if not tensor.numel():
         return _cell_tensor, (dtype_name(tensor.dtype), tuple(tensor.shape), b"")
-    return _cell_tensor, (dtype_name(tensor.dtype), tuple(tensor.shape), pickle.PickleBuffer(memory_of(tensor)))
+    return _cell_tensor, (dtype_name(tensor.dtype), tuple(tensor.shape), pickle.PickleBuffer(memory_of(tensor).data))
 
 
 def _cell_tensor(name: str, shape: tuple[int, ...], buffer: Any) -> Tensor:
@@ -72,7 +72,7 @@ def dumps(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     stream = io.BytesIO()
     try:
         _Pickler(stream, 5, buffer_callback=keep_inside).dump(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 (an object's own __reduce__ may raise anything)
         return _cloudpickle().dumps(value, protocol=5), []
     return stream.getvalue(), outside
 
@@ -98,7 +98,7 @@ def loads(block: Any, buffers: Sequence[Any], *, writable: bool) -> Any:
         return pickle.loads(block, buffers=own)  # noqa: S301 (only reached inside an unpickling that the user asked for)
     except Exception as error:
         raise WireError(
-            f"the object columns and meta_info cannot be decoded: {type(error).__name__}: {error}. Their classes must be "
+            f"object columns and meta_info cannot be decoded: {type(error).__name__}: {error}. Their classes must be "
             "importable here; classes of a main script travel where the sender has cloudpickle."
         ) from error
 

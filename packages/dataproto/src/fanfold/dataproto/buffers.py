@@ -17,9 +17,7 @@ from fanfold.dataproto.errors import WireError
 from fanfold.dataproto.objects import Array
 
 _NUMPY_DTYPES = COMPUTABLE - {torch.bfloat16}
-_DTYPES = {
-    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
-}
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
 class TensorSpec(NamedTuple):

@@ -68,7 +68,9 @@ def check(name: str, column: object) -> None:
             "layout=torch.jagged. Convert it, for example with .to_dense()."
         )
     if column.is_quantized:
-        raise ColumnError(f"column {name!r} is a quantized tensor ({column.dtype}); expected values, use .dequantize().")
+        raise ColumnError(
+            f"column {name!r} is a quantized tensor ({column.dtype}); expected values, use .dequantize()."
+        )
 
 
 def _rebuild(tree: TensorDictBase, batch_size: Sequence[int], leaves: dict[str, Column]) -> TensorDict:
@@ -159,7 +161,7 @@ def _cat_objects(parts: list[Column]) -> Column:
 
 def _cat_trees(name: str, parts: list[Column], shared: Shared) -> TensorDict:
     rows = sum(rows_of(part) for part in parts)
-    leaves = {leaf: cat(f"{name}.{leaf}", [part.get(leaf) for part in parts], shared) for leaf in parts[0].keys()}
+    leaves = {leaf: cat(f"{name}.{leaf}", [part.get(leaf) for part in parts], shared) for leaf, _ in parts[0].items()}
     return _rebuild(parts[0], [rows, *parts[0].batch_size[1:]], leaves)
 
 
@@ -283,4 +285,3 @@ def nbytes(column: Column) -> int:
     if is_tree(column):
         return sum(nbytes(leaf) for leaf in column.values())
     return 0 if kind(column) == "objects" else int(column.bytes())
-

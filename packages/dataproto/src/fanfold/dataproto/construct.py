@@ -48,7 +48,9 @@ class Constructing(BatchState):
         (2, dtype('O'))
         """
         if num_batch_dims != 1:
-            raise ColumnError(f"num_batch_dims is {num_batch_dims}; expected 1, the rows. See fold_batch_dim for groups.")
+            raise ColumnError(
+                f"num_batch_dims is {num_batch_dims}; expected 1, the rows. See fold_batch_dim for groups."
+            )
         arrays = {name: objects.as_column(name, values) for name, values in (non_tensors or {}).items()}
         made = cls._made(_table_of(tensors or {}), arrays, meta_info)
         made._auto_padding = bool(auto_padding)
@@ -56,9 +58,7 @@ class Constructing(BatchState):
 
     @classmethod
     def _made(cls, tensors: Table | None, arrays: dict[str, Any], meta: Mapping[str, Any] | None) -> Self:
-        made = object.__new__(cls)
-        BatchState.__init__(made)
-        made._table, made._objects, made._meta = tensors, arrays, copy_meta(dict(meta or {}))
+        made = cls._of_parts(tensors, arrays, copy_meta(dict(meta or {})))
         made._rows()
         return made
 
@@ -164,7 +164,9 @@ class Constructing(BatchState):
         for part, names in parts.items():
             for name in names:
                 if name in seen:
-                    raise MergeError(f"{name!r} is in {seen[name]} and in {part}; a TensorDict holds a name once. Rename.")
+                    raise MergeError(
+                        f"{name!r} is in {seen[name]} and in {part}; a TensorDict holds a name once. Rename."
+                    )
                 seen[name] = part
 
 
@@ -187,7 +189,9 @@ def _leading(name: str, column: Column) -> int:
     if not isinstance(column, Tensor) and not column.batch_size:
         sizes = {_leading(f"{name}.{leaf}", value) for leaf, value in column.items()}
         if len(sizes) != 1:
-            raise ColumnError(f"column {name!r} is a TensorDict without batch size whose leaves have {sorted(sizes)} rows")
+            raise ColumnError(
+                f"column {name!r} is a TensorDict without batch size whose leaves have {sorted(sizes)} rows"
+            )
         return sizes.pop()
     return column_rules.rows_of(column)
 

@@ -49,6 +49,10 @@ class SchemaError(DataProtoError, ValueError):
     """A batch is not what a schema says; names the first offending column and row."""
 
 
+class NotEqualError(DataProtoError, AssertionError):
+    """Two values that a check expected to be equal are not; names where."""
+
+
 class RemoteError(DataProtoError, RuntimeError):
     """A part of a batch that is elsewhere could not be had."""
 

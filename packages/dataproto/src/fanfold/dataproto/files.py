@@ -84,11 +84,16 @@ class _Entries:
         return self.array(label, value) if named else None
 
 
-def save(
-    path: StrPath, tensors: Table | None, arrays: Mapping[str, Array], meta: Meta, extra: Meta, *, allow_pickle: bool
-) -> None:
-    """Write the parts of a batch to a file; readers see the old file or the whole new one, never a part."""
+def save(path: StrPath, content: tuple[Table | None, Mapping[str, Array], Meta, Meta], *, allow_pickle: bool) -> None:
+    """Write the parts of a batch to a file; readers see the old file or the whole new one, never a part.
+
+    Args:
+        path: where to
+        content: tensor columns, arrays, metadata, and other attributes of the batch
+        allow_pickle: whether objects that JSON cannot hold may be pickled
+    """
     entries = _Entries()
+    tensors, arrays, meta, extra = content
     head = {
         "version": VERSION,
         "rows": None if tensors is None else tensors.rows,
@@ -126,7 +131,11 @@ def _saved_leaf(label: str, column: Column, entries: _Entries, allow_pickle: boo
         raise WireError(f"column {label!r} is a {type(column).__name__}, which a file cannot hold; use a TensorDict")
     is_value = column_rules.is_shared_value(column)
     value = _encoded(f"column {label!r}", column.data if is_value else column.tolist(), label, entries, allow_pickle)
-    return {"kind": "value" if is_value else "stack", "batch_size": list(column.batch_size), "at": entries.text(label, value)}
+    return {
+        "kind": "value" if is_value else "stack",
+        "batch_size": list(column.batch_size),
+        "at": entries.text(label, value),
+    }
 
 
 def _encoded(where: str, value: Any, label: str, entries: _Entries, allow_pickle: bool) -> Any:
@@ -144,7 +153,13 @@ def _saved_array(name: str, array: Array, entries: _Entries, allow_pickle: bool)
     if kept is not None:
         return {"kind": "array", **kept}
     cells = [
-        _encoded(f"column {name!r}, row {row // max(1, array[0].size if array.ndim > 1 else 1)}", cell, name, entries, allow_pickle)
+        _encoded(
+            f"column {name!r}, row {row // max(1, array[0].size if array.ndim > 1 else 1)}",
+            cell,
+            name,
+            entries,
+            allow_pickle,
+        )
         for row, cell in enumerate(array.flat)
     ]
     return {"kind": "objects", "shape": list(array.shape), "at": entries.text(name, cells)}
@@ -152,7 +167,10 @@ def _saved_array(name: str, array: Array, entries: _Entries, allow_pickle: bool)
 
 def _saved_meta(meta: Meta, entries: _Entries, allow_pickle: bool) -> str:
     saved = [
-        [_encoded("meta_info", key, "meta", entries, allow_pickle), _encoded(f"meta_info[{key!r}]", value, "meta", entries, allow_pickle)]
+        [
+            _encoded("meta_info", key, "meta", entries, allow_pickle),
+            _encoded(f"meta_info[{key!r}]", value, "meta", entries, allow_pickle),
+        ]
         for key, value in meta.items()
     ]
     return entries.text("meta_info", saved)
@@ -215,7 +233,7 @@ class Reader:
             pass  # a missing or unreadable file is an OSError of its own, whatever safetensors makes of it
         self._decoder = jsonable.Decoder(self._value, allow_pickle=allow_pickle)
         try:
-            self._file = safe_open(self._path, framework="pt")
+            self._file: Any = safe_open(self._path, framework="pt")
             self._keys = frozenset(self._file.keys())
             about = self._file.metadata() or {}
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -223,7 +241,9 @@ class Reader:
         if about.get("format") != FORMAT or _HEAD not in self._keys:
             raise FileFormatError(f"{self._path} is a safetensors file that was not written by fanfold.dataproto")
         if about.get("version") != str(VERSION):
-            raise FileFormatError(f"{self._path} has the version {about.get('version')}; this package reads {VERSION}. Upgrade.")
+            raise FileFormatError(
+                f"{self._path} has the version {about.get('version')}; this package reads {VERSION}. Upgrade."
+            )
         self.offsets: dict[str, Tensor] = {}
 
     def parts(self, columns: Iterable[str] | None) -> tuple[Table | None, dict[str, Array], Meta, Meta]:
@@ -262,10 +282,12 @@ class Reader:
 
     def _tensor(self, spec: Mapping[str, Any]) -> Tensor:
         dtype, shape = dtype_named(spec["dtype"]), _shape(spec["shape"])
-        found = self._file.get_tensor(spec["at"])
+        found: Tensor = self._file.get_tensor(spec["at"])
         if dtype in _NATIVE:
             if found.dtype != dtype or tuple(found.shape) != shape:
-                raise FileFormatError(f"entry {spec['at']!r} is {found.dtype} {list(found.shape)}; expected {dtype} {shape}")
+                raise FileFormatError(
+                    f"entry {spec['at']!r} is {found.dtype} {list(found.shape)}; expected {dtype} {shape}"
+                )
             return found
         return found.view(dtype).view(shape) if found.numel() else torch.empty(shape, dtype=dtype)
 

@@ -1,7 +1,7 @@
 """Groups of rows as rows, and back. Letters: `B` rows, `G` groups, `M` rows of a group (B = G * M).
 
-A jagged column has no rectangular group. It folds into a nested column with `folded_values`, jagged [G, ...], the rows of
-a group one after the other, and `folded_lengths` [G, M]; unfolding knows it by these two names.
+A jagged column has no rectangular group. It folds into a nested column with `folded_values`, jagged [G, ...], the
+rows of a group one after the other, and `folded_lengths` [G, M]; unfolding knows it by these two names.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,6 @@ from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnTypeError, SplitError
 from fanfold.dataproto.jagged import Parts, Shared
 from fanfold.dataproto.objects import Array
-from fanfold.dataproto.table import Table
 
 P = TypeVar("P", bound=DataProto)
 _VALUES, _LENGTHS = "folded_values", "folded_lengths"
@@ -70,7 +69,7 @@ def _check(data: object) -> None:
 
 
 def _changed(data: P, rows: int, change: Callable[[Column], Column], arrays: dict[str, Array]) -> P:
-    found: Table | None = data._tensors()
+    found = data._tensors()
     return data._derive(None if found is None else found.views(rows, change), arrays, data._meta_for_view())
 
 
@@ -106,7 +105,9 @@ def _leading_sizes(data: DataProto, dims: int) -> tuple[int, ...]:
         if len(sizes) < dims:
             raise SplitError(f"column {name!r} has the dimensions {list(sizes)}; expected at least {dims} to unfold")
         if known is not None and sizes != known[1]:
-            raise SplitError(f"column {name!r} starts with {list(sizes)}, {known[0]!r} with {list(known[1])}; expected the same")
+            raise SplitError(
+                f"column {name!r} starts with {list(sizes)}, {known[0]!r} with {list(known[1])}; expected the same"
+            )
         known = known or (name, sizes)
     return (len(data),) if known is None else known[1]
 

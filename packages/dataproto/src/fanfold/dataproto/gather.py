@@ -24,7 +24,8 @@ def all_gather_data_proto(data: DataProto, process_group: Any) -> None:
     (jagged, nested, object columns) through one for all. Each rank keeps its own `meta_info`, and its devices.
 
     Raises:
-        MergeError: the ranks have different columns, dtypes or row shapes; on every rank alike, before tensors are sent.
+        MergeError: the ranks have different columns, dtypes or row shapes; on every rank alike, before tensors are
+            sent.
     """
     if not isinstance(data, DataProto):
         raise ColumnTypeError(f"got a {type(data).__name__}; expected a DataProto")
@@ -45,7 +46,9 @@ def all_gather_data_proto(data: DataProto, process_group: Any) -> None:
 def _check_outlines(outlines: list[Any]) -> None:
     for rank, outline in enumerate(outlines):
         if outline != outlines[0]:
-            raise MergeError(f"rank {rank} has the columns {outline[0]}, rank 0 has {outlines[0][0]}; expected the same")
+            raise MergeError(
+                f"rank {rank} has the columns {outline[0]}, rank 0 has {outlines[0][0]}; expected the same"
+            )
 
 
 def _gathered(column: Tensor, counts: list[int], group: Any) -> Tensor:
@@ -80,7 +83,9 @@ def _put(data: DataProto, found: Table | None, gathered: dict[str, Tensor], rest
         else:
             whole = column_rules.cat(name, [rest._columns()[name] for rest in rests], shared)
             columns[name] = column_rules.to_device(whole, _device_of(own), shared)
-    arrays = {name: objects.cat(name, [rest.non_tensor_batch[name] for rest in rests]) for name in data.non_tensor_batch}
+    arrays = {
+        name: objects.cat(name, [rest.non_tensor_batch[name] for rest in rests]) for name in data.non_tensor_batch
+    }
     data._replace(None if found is None else Table(columns, rows, found.device), arrays)
 
 

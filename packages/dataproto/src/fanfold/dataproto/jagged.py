@@ -8,7 +8,7 @@ that tensor. A `Shared` memo, one for each operation, keeps it so: equal offsets
 """
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -40,19 +40,30 @@ class Shared:
         return cast("R", self._made[key][1])
 
 
-def is_jagged(tensor: Tensor) -> bool:
+def is_jagged(tensor: object) -> bool:
     """Say whether this is a nested tensor of the jagged layout."""
-    return tensor.is_nested and tensor.layout == torch.jagged
+    return isinstance(tensor, Tensor) and tensor.is_nested and tensor.layout == torch.jagged
 
 
 def ragged_dim(tensor: Tensor) -> int:
     """Return the ragged dimension, counted from the rows (which are dimension 0)."""
-    return next(dim for dim, size in enumerate(tensor.shape) if dim and not isinstance(size, int))
+    return next(dim for dim, size in enumerate(_sizes(tensor)) if dim and not isinstance(size, int))
+
+
+def _sizes(tensor: Tensor) -> tuple[object, ...]:
+    # A ragged size is symbolic, which torch's types do not say.
+    return tuple(tensor.shape)
+
+
+def offsets_and_lengths(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the offsets [B + 1] and, where rows have gaps between them, the lengths [B]."""
+    nested: Any = tensor
+    return nested.offsets(), nested.lengths()
 
 
 def parts(tensor: Tensor, shared: Shared) -> Parts:
     """Take a jagged tensor apart; gaps between rows (narrowed tensors have them) are closed by a copy."""
-    dim, offsets, lengths = ragged_dim(tensor), tensor.offsets(), tensor.lengths()
+    dim, (offsets, lengths) = ragged_dim(tensor), offsets_and_lengths(tensor)
     if lengths is None:
         return _cut_to_offsets(tensor.values(), offsets, dim, shared)
     return _close_gaps(tensor.values(), offsets, lengths, dim, shared)
@@ -88,12 +99,16 @@ def checked(made: Parts) -> Tensor:
         WireError: offsets that do not lie inside the values, from which torch would read foreign memory.
     """
     values, offsets, dim = made
-    fits = isinstance(dim, int) and 1 <= dim <= values.dim() and offsets.dim() == 1 and len(offsets)
+    fits = type(dim) is int and 1 <= dim <= values.dim() and offsets.dim() == 1 and len(offsets)
     if not fits or offsets.dtype not in {torch.int64, torch.int32}:
-        raise WireError(f"a jagged column has the ragged dimension {dim} and offsets {offsets.dtype} {list(offsets.shape)}")
+        raise WireError(
+            f"a jagged column has the ragged dimension {dim} and offsets {offsets.dtype} {list(offsets.shape)}"
+        )
     bounds = (int(offsets[0]), int(offsets[-1]))
     if bounds != (0, values.shape[dim - 1]) or bool((offsets.diff() < 0).any()):
-        raise WireError(f"a jagged column has offsets from {bounds[0]} to {bounds[1]} over {values.shape[dim - 1]} values")
+        raise WireError(
+            f"a jagged column has offsets from {bounds[0]} to {bounds[1]} over {values.shape[dim - 1]} values"
+        )
     return build(made)
 
 
@@ -163,4 +178,4 @@ def with_values(tensor: Tensor, change: Callable[[Tensor], Tensor], shared: Shar
 
 def row_shape(tensor: Tensor) -> tuple[int | None, ...]:
     """Shape of a row, with None where it is ragged."""
-    return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
+    return tuple(size if isinstance(size, int) else None for size in _sizes(tensor)[1:])

@@ -1,7 +1,7 @@
 """Python values as JSON and back, exactly: what comes back has the types that went in.
 
-Plain JSON says nothing of tuples, sets, bytes, numbers of numpy, arrays and tensors; these are objects with the key "$".
-Arrays and tensors are kept beside the JSON, by a position that the caller gives out.
+Plain JSON says nothing of tuples, sets, bytes, numbers of numpy, arrays and tensors; these are objects with the key
+"$". Arrays and tensors are kept beside the JSON, by a position that the caller gives out.
 """
 
 import base64
@@ -58,7 +58,11 @@ class Encoder:
         if kind is complex:
             return {_MARK: "complex", "parts": [value.real, value.imag]}
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSUmM":
-            return {_MARK: "scalar", "dtype": value.dtype.str, "base64": base64.b64encode(value.tobytes()).decode("ascii")}
+            return {
+                _MARK: "scalar",
+                "dtype": value.dtype.str,
+                "base64": base64.b64encode(value.tobytes()).decode("ascii"),
+            }
         if kind is np.ndarray and value.dtype == object:
             cells = [self.encode(cell) for cell in value.flat]
             return {_MARK: "objects", "shape": list(value.shape), "items": cells}
@@ -71,13 +75,15 @@ class Encoder:
     def _pickled(self, value: Any) -> Any:
         if not self._allow_pickle:
             raise WireError(
-                f"a {type(value).__qualname__} is nothing that JSON can hold; save with allow_pickle=True (and load with it), "
+                f"a {type(value).__qualname__} is nothing that JSON can hold; save and load with allow_pickle=True, "
                 "or turn it into numbers, strings, lists and dicts"
             )
         try:
             block, buffers = blob.dumps(value)
         except Exception as error:
-            raise WireError(f"a {type(value).__qualname__} cannot be pickled: {type(error).__name__}: {error}") from error
+            raise WireError(
+                f"a {type(value).__qualname__} cannot be pickled: {type(error).__name__}: {error}"
+            ) from error
         chunks = [block, *(bytes(buffer.raw()) for buffer in buffers)]
         return {_MARK: "pickle", "base64": [base64.b64encode(chunk).decode("ascii") for chunk in chunks]}
 
@@ -107,7 +113,7 @@ class Decoder:
             return {key: self.decode(item) for key, item in value.items()}
         return self._marked(value[_MARK], value)
 
-    def _marked(self, mark: Any, value: dict[str, Any]) -> Any:
+    def _marked(self, mark: Any, value: dict[str, Any]) -> Any:  # noqa: PLR0911 (one line for each kind)
         if mark in _SEQUENCES:
             return _SEQUENCES[mark](self.decode(value["items"]))
         if mark == "dict":

@@ -18,7 +18,7 @@ def copy_meta_deep(meta: Meta) -> Meta:
     return {key: _copy(value, arrays=True) for key, value in meta.items()}
 
 
-def _copy(value: Any, *, arrays: bool) -> Any:
+def _copy(value: Any, *, arrays: bool) -> Any:  # noqa: PLR0911 (one line for each kind)
     kind = type(value)
     if kind is dict:
         return {key: _copy(item, arrays=arrays) for key, item in value.items()}

@@ -16,7 +16,9 @@ def _mean(values: list[Any]) -> Any:
     return sum(values[1:], values[0]) / len(values)
 
 
-def _extreme(values: list[Any], choose: Callable[..., Any], tensors: Callable[..., Any], arrays: Callable[..., Any]) -> Any:
+def _extreme(
+    values: list[Any], choose: Callable[..., Any], tensors: Callable[..., Any], arrays: Callable[..., Any]
+) -> Any:
     if all(isinstance(value, torch.Tensor) for value in values):
         return tensors(torch.stack(values), 0)
     if all(isinstance(value, np.ndarray) for value in values):
@@ -44,7 +46,7 @@ _RULES: dict[str, Callable[[list[Any]], Any]] = {
     "sum": lambda values: sum(values[1:], values[0]),
     "min": lambda values: _extreme(values, min, torch.amin, np.min),
     "max": lambda values: _extreme(values, max, torch.amax, np.max),
-    "list": lambda values: list(values),
+    "list": list,
     "timing": _timing,
 }
 NAMES = frozenset({"same", *_RULES})

@@ -85,4 +85,5 @@ def nbytes(array: Array) -> int:
     """Bytes of an array; for object columns a lower bound, the pointers and what `sys.getsizeof` says of the cells."""
     if array.dtype != object:
         return array.nbytes
-    return array.nbytes + sum(cell.nbytes if hasattr(cell, "nbytes") else cell.__sizeof__() for cell in array.flat)
+    cells = (cell.nbytes if hasattr(cell, "nbytes") else cell.__sizeof__() for cell in array.flat)
+    return array.nbytes + int(sum(cells))

@@ -41,7 +41,8 @@ class Persisting(BatchState):
             extra["auto_padding"] = True
         if self.__dict__:
             extra["attributes"] = dict(self.__dict__)
-        files.save(path, self._tensors(), self.non_tensor_batch, self.meta_info, extra, allow_pickle=allow_pickle)
+        content = (self._tensors(), self.non_tensor_batch, self.meta_info, extra)
+        files.save(path, content, allow_pickle=allow_pickle)
 
     @classmethod
     def load(cls, path: StrPath, *, columns: Iterable[str] | None = None, allow_pickle: bool = False) -> Self:
@@ -66,8 +67,7 @@ class Persisting(BatchState):
         ['y']
         """
         tensors, arrays, meta, extra = files.Reader(path, allow_pickle=allow_pickle).parts(columns)
-        made = cls._made(None, {}, None)
-        made._table, made._objects, made._meta = tensors, arrays, meta
+        made = cls._of_parts(tensors, arrays, meta)
         made._merge, made._auto_padding = dict(extra.get("merge", {})), bool(extra.get("auto_padding"))
         made.__dict__.update(extra.get("attributes", {}))
         try:

@@ -132,9 +132,9 @@ class Picking(BatchState):
         merge.refuse_two_kinds(tensors, arrays)
         rules = merge.united_rules(self._merge, other._merge)
         meta = merge.united_meta(self.meta_info, other._meta_for_view(), rules)
-        if tensors is not None and tensors.columns.keys() != self._columns().keys():
-            self._set_table(tensors)
-        elif tensors is not None and self._tensors() is None:
+        if (tensors is not None and tensors.columns.keys() != self._columns().keys()) or (
+            tensors is not None and self._tensors() is None
+        ):
             self._set_table(tensors)
         self.non_tensor_batch, self.meta_info, self._merge = arrays, meta, rules
         return self
@@ -252,5 +252,3 @@ def _device(device: Any) -> torch.device:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ColumnTypeError(f"to({device!r}): expected a device such as 'cpu' or 'cuda:0' ({error})") from None
-
-

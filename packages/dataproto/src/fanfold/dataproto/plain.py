@@ -1,6 +1,5 @@
 """Tensors and TensorDicts as plain tuples of names, shapes and bytes, and back."""
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +20,7 @@ _FIELDS = 3
 
 
 def serialize_single_tensor(obj: Tensor) -> PlainTensor:
-    """Return (dtype name, shape, bytes) of a dense tensor; the bytes are a view where the tensor is contiguous on the CPU.
+    """Return (dtype name, shape, bytes) of a dense tensor; a contiguous CPU tensor is not copied.
 
     >>> serialize_single_tensor(torch.tensor([1, 2], dtype=torch.uint8))
     ('uint8', (2,), array([1, 2], dtype=uint8))
@@ -77,9 +76,7 @@ def deserialize_tensordict(arr: Any) -> TensorDict:
     """
     try:
         batch_size, device, columns = arr
-        if not isinstance(columns, Mapping):
-            raise TypeError(f"columns are a {type(columns).__name__}")
-        made = TensorDict({name: _column(value) for name, value in columns.items()}, batch_size=list(batch_size))
+        made = TensorDict({name: _column(value) for name, value in dict(columns).items()}, batch_size=list(batch_size))
     except WireError:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError) as error:

@@ -43,8 +43,8 @@ class Indexing(BatchState):
         """Return a row, some rows, or a column.
 
         Args:
-            item: an int (a `DataProtoItem`); a slice or range (a view); a list, array or tensor of row numbers or of one
-                bool for each row (a copy); a column name (the column itself, which is not copied)
+            item: an int (a `DataProtoItem`); a slice or range (a view); a list, array or tensor of row numbers or of
+                one bool for each row (a copy); a column name (the column itself, which is not copied)
 
         Raises:
             RowIndexError: there is no such row, or a mask has another length.
@@ -63,8 +63,10 @@ class Indexing(BatchState):
             return self._item(indexing.row_number(int(item), self._rows()))
         if isinstance(item, list | np.ndarray | Tensor | range):
             return self._item_or_rows(item)
-        raise ColumnTypeError(f"a batch was indexed with a {type(item).__name__}; expected int, slice, list, array, tensor, "
-                              "range, a bool mask or a column name")
+        raise ColumnTypeError(
+            f"a batch was indexed with a {type(item).__name__}; expected int, slice, list, array, tensor, "
+            "range, a bool mask or a column name"
+        )
 
     def _item_or_rows(self, item: Any) -> Any:
         if isinstance(item, np.ndarray | Tensor) and not item.ndim:
@@ -94,8 +96,8 @@ class Indexing(BatchState):
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
         """Return rows `start` to `end`, as views: writing into their tensors writes into this batch's.
 
-        Negative numbers count from the end, as in lists; `meta_info` is copied. With a step other than 1, jagged columns
-        are copied.
+        Negative numbers count from the end, as in lists; `meta_info` is copied. With a step other than 1, jagged
+        columns are copied.
 
         Raises:
             ColumnTypeError: a number is no integer, or the step is 0.
@@ -197,5 +199,5 @@ def _target(name: str, target: Any, like: Tensor, rows: int) -> Tensor:
             f"out: column {name!r} is {got}; expected {like.dtype} with at least {rows} rows of {list(like.shape[1:])} "
             f"on {like.device}"
         )
-    return target[:rows]
-
+    found: Tensor = target[:rows]
+    return found

@@ -82,9 +82,7 @@ def _describe_array(array: Array) -> ColumnSchema:
     return ColumnSchema(OBJECTS, "object", tuple(array.shape[1:]), names.pop() if len(names) == 1 else None)
 
 
-def check(
-    schema: Schema, columns: Mapping[str, Column], arrays: Mapping[str, Array], meta: Mapping[str, Any]
-) -> None:
+def check(schema: Schema, columns: Mapping[str, Column], arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
     """Compare the parts of a batch with a schema.
 
     Raises:
@@ -125,7 +123,9 @@ def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bo
 def _check_cells(name: str, cell: str, column: Any) -> None:
     for row, value in enumerate(column):
         if type(value).__name__ != cell:
-            raise SchemaError(f"column {name!r}, row {row}: {short(value)} is a {type(value).__name__}; expected {cell}")
+            raise SchemaError(
+                f"column {name!r}, row {row}: {short(value)} is a {type(value).__name__}; expected {cell}"
+            )
 
 
 def _check_values(name: str, expected: ColumnSchema, column: Any) -> None:
@@ -139,7 +139,9 @@ def _check_values(name: str, expected: ColumnSchema, column: Any) -> None:
         problems.append((f"is below {expected.low}", values < expected.low))
     if expected.high is not None:
         problems.append((f"is above {expected.high}", values > expected.high))
-    found = [(int(rows[at]), text, values[at]) for text, wrong in problems for at in wrong.nonzero().flatten()[:1].tolist()]
+    found = [
+        (int(rows[at]), text, values[at]) for text, wrong in problems for at in wrong.nonzero().flatten()[:1].tolist()
+    ]
     if found:
         row, text, value = min(found, key=lambda problem: problem[0])
         raise SchemaError(f"column {name!r}, row {row}: {value.item()} {text}")

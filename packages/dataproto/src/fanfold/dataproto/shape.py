@@ -1,5 +1,6 @@
 """Dividing, repeating and putting together again. Letters: `B` rows, `D` pieces, `N` repetitions."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -59,12 +60,12 @@ class Shaping(Indexing):
             raise ColumnTypeError(f"uneven is {uneven!r}; expected 'split', 'pad' or 'error'")
         if rows % pieces and mode == "error":
             raise SplitError(
-                f"{rows} rows cannot be divided into {pieces} equal chunks; use chunk({pieces}, uneven='split') for sizes "
-                f"that differ by one, uneven='pad' or pad_dataproto_to_divisor(batch, {pieces}), or split(size)"
+                f"{rows} rows cannot be divided into {pieces} equal chunks; use chunk({pieces}, uneven='split') for "
+                f"sizes that differ by one, uneven='pad' or pad_dataproto_to_divisor(batch, {pieces}), or split(size)"
             )
         if rows % pieces and mode == "pad":
-            return self._padded(-rows % pieces)._cut(_even_sizes(rows + -rows % pieces, pieces))
-        return self._cut(_even_sizes(rows, pieces))
+            return self._padded(-rows % pieces)._cut(even_sizes(rows + -rows % pieces, pieces))
+        return self._cut(even_sizes(rows, pieces))
 
     def split(self, split_size: int) -> list[Self]:
         """Divide into consecutive pieces of `split_size` rows, the last one smaller; no rows give no pieces.
@@ -83,7 +84,7 @@ class Shaping(Indexing):
         tables = [None] * len(sizes) if found is None else _cut_table(found, sizes, ends)
         arrays = [
             {name: array[start:stop] for name, array in self.non_tensor_batch.items()}
-            for start, stop in zip(ends, ends[1:], strict=False)
+            for start, stop in itertools.pairwise(ends)
         ]
         return [self._derive(table, part, self._meta_for_view()) for table, part in zip(tables, arrays, strict=True)]
 
@@ -98,14 +99,15 @@ class Shaping(Indexing):
     def concat(data: "Sequence[Any]", *, merge: Any = None, out: Any = None) -> Any:
         """Put batches below each other in one new batch of the first one's class.
 
-        Metadata: keys of all parts stay; equal values (NaN-safe, by content) stay as they are; `metrics` become one flat
+        Metadata: keys of all parts stay; equal values (NaN-safe, by content) stay as they are; `metrics` become one
+            flat
         list for each name; keys named timing... are averaged (max for names that end in max, min for min); other values
         that differ need a rule.
 
         Args:
             data: the batches, at least one
-            merge: rules by key of `meta_info`: "same", "first", "last", "mean", "sum", "min", "max", "list", or a function
-                of the list of values; added to the rules that the batches carry
+            merge: rules by key of `meta_info`: "same", "first", "last", "mean", "sum", "min", "max", "list", or a
+                function of the list of values; added to the rules that the batches carry
             out: a batch with the same columns and enough rows, whose memory is used for the dense columns
 
         Raises:
@@ -241,7 +243,8 @@ class Shaping(Indexing):
         self._replace(made._table, made.non_tensor_batch)
 
 
-def _even_sizes(rows: int, pieces: int) -> list[int]:
+def even_sizes(rows: int, pieces: int) -> list[int]:
+    """Return sizes that differ by at most one, the larger ones first."""
     size, larger = divmod(rows, pieces)
     return [size + 1] * larger + [size] * (pieces - larger)
 
@@ -257,18 +260,23 @@ def _cut_table(found: Table, sizes: list[int], ends: list[int]) -> list[Table | 
 
 def _cut_column(column: Column, sizes: list[int], ends: list[int], shared: Shared) -> Sequence[Column]:
     if isinstance(column, Tensor) and not column.is_nested:
-        return column.split(sizes)
-    return [column_rules.slice_rows(column, start, stop, shared) for start, stop in zip(ends, ends[1:], strict=False)]
+        pieces: Sequence[Tensor] = torch.split(column, sizes)
+        return pieces
+    return [column_rules.slice_rows(column, start, stop, shared) for start, stop in itertools.pairwise(ends)]
 
 
 def _counts(repeat_times: Any, rows: int) -> Tensor:
     if not isinstance(repeat_times, list | tuple | np.ndarray | Tensor):
-        raise ColumnTypeError(f"repeat_times is a {type(repeat_times).__name__}; expected a list, tuple, array or tensor")
+        raise ColumnTypeError(
+            f"repeat_times is a {type(repeat_times).__name__}; expected a list, tuple, array or tensor"
+        )
     counts = repeat_times.detach().cpu() if isinstance(repeat_times, Tensor) else torch.as_tensor(repeat_times)
     if not counts.numel():
         counts = counts.long()
     if counts.dim() != 1 or len(counts) != rows or counts.dtype.is_floating_point or counts.dtype == torch.bool:
-        raise SplitError(f"repeat_times is {counts.dtype} {list(counts.shape)}; expected {rows} integers, one for each row")
+        raise SplitError(
+            f"repeat_times is {counts.dtype} {list(counts.shape)}; expected {rows} integers, one for each row"
+        )
     if rows and int(counts.min()) < 0:
         raise SplitError(f"repeat_times has the negative entry {int(counts.min())}; expected at least 0")
     return counts.long()
@@ -282,13 +290,17 @@ def _check_divisible(key: str, column: Any, times: int) -> None:
     dense_tensor = isinstance(column, np.ndarray) or (isinstance(column, Tensor) and not column.is_nested)
     if not dense_tensor or column.ndim < 2 or column.shape[1] % times:  # noqa: PLR2004 (rows and what is divided)
         shape = list(column.shape)
-        raise SplitError(f"column {key!r} has the shape {shape}; expected a dense second dimension divisible by {times}")
+        raise SplitError(
+            f"column {key!r} has the shape {shape}; expected a dense second dimension divisible by {times}"
+        )
 
 
 def _in_pieces(column: Any, times: int) -> Any:
     rows, width, *rest = column.shape
-    return column.reshape(rows * times, width // times, *rest).clone() if isinstance(column, Tensor) else (
-        column.reshape(rows * times, width // times, *rest).copy()
+    return (
+        column.reshape(rows * times, width // times, *rest).clone()
+        if isinstance(column, Tensor)
+        else (column.reshape(rows * times, width // times, *rest).copy())
     )
 
 
@@ -325,7 +337,8 @@ def _concat_tables(tables: list[Table | None], out: Any) -> Table | None:
     rows, shared = sum(table.rows for table in found), Shared()
     targets = targets_of(out, found[0], rows)
     made = {
-        name: column_rules.cat(name, [table.columns[name] for table in found], shared, targets.get(name)) for name in names
+        name: column_rules.cat(name, [table.columns[name] for table in found], shared, targets.get(name))
+        for name in names
     }
     return Table(made, rows, found[0].device)
 
@@ -340,7 +353,7 @@ def _same_names(kind: str, parts: Sequence[Any]) -> list[str]:
         lacking, added = parts[0].keys() - part.keys(), part.keys() - parts[0].keys()
         if lacking or added:
             raise MergeError(
-                f"concat: part {position} lacks the {kind} columns {sorted(lacking)} and has {sorted(added)} beyond those "
+                f"concat: part {position} lacks the {kind} columns {sorted(lacking)} and adds {sorted(added)} to those "
                 "of part 0; expected the same columns in every part"
             )
     return list(parts[0])

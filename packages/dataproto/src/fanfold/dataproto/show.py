@@ -77,7 +77,7 @@ class Showing(BatchState):
         tensors = sum(column_rules.nbytes(column) for column in self._columns().values())
         arrays = sum(objects.nbytes(array) for array in self.non_tensor_batch.values())
         start = f"{prefix}: " if prefix else ""
-        line = f"{start}{len(self)} rows, tensors {size_text(tensors)}, non-tensors {size_text(arrays)}\n"
+        line = f"{start}{self._row_count()} rows, tensors {size_text(tensors)}, non-tensors {size_text(arrays)}\n"
         (file or sys.stdout).write(line)
 
     def get_data_info(self) -> str:
@@ -87,18 +87,18 @@ class Showing(BatchState):
         x: tensor float32 [4, 2] cpu
         meta_info step: int
         """
-        rows = len(self)
-        columns = [
-            f"{line.column}: {' '.join(filter(None, (line.kind, line.dtype, _with_rows(rows, line.shape), line.device)))}"
-            for line in self._lines()
-        ]
+        rows = self._row_count()
+        columns = [f"{line.column}: {_described(line, rows)}" for line in self._lines()]
         return "\n".join([*columns, *(f"meta_info {key}: {_types(value)}" for key, value in self.meta_info.items())])
 
     def __repr__(self) -> str:
         lines = [_Line(*_HEADINGS), *self._lines()]
         shown, hidden = lines[:_LINES], len(lines) - _LINES
         widths = [max(len(line[at]) for line in shown) for at in range(len(_HEADINGS))]
-        table = ["  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in shown]
+        table = [
+            "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+            for line in shown
+        ]
         more = [f"  ... and {hidden} more columns"] if hidden > 0 else []
         return "\n".join([self._title(), *(table if len(lines) > 1 else []), *more, *self._meta_lines()])
 
@@ -109,11 +109,13 @@ class Showing(BatchState):
         return f"<p><b>{html.escape(self._title())}</b>{meta}</p><table><tr>{cells}</tr>{''.join(rows)}</table>"
 
     def _title(self) -> str:
-        return f"{type(self).__name__}: {len(self)} rows, {size_text(self.nbytes)}"
+        return f"{type(self).__name__}: {self._row_count()} rows, {size_text(self.nbytes)}"
 
     def _meta_lines(self) -> list[str]:
         meta = self.meta_info
-        return ["  meta_info: " + ", ".join(f"{key}={short(value)}" for key, value in list(meta.items())[:_LINES])] * bool(meta)
+        return [
+            "  meta_info: " + ", ".join(f"{key}={short(value)}" for key, value in list(meta.items())[:_LINES])
+        ] * bool(meta)
 
     def _lines(self) -> Iterator[_Line]:
         for name, column in self._columns().items():
@@ -135,6 +137,10 @@ def _column_lines(name: str, column: Column) -> Iterator[_Line]:
         yield _Line(name, kind, dtype_name(column.dtype), shape, str(column.device), size)
     else:
         yield _Line(name, kind, "", str(list(column.batch_size[1:])), "", size)
+
+
+def _described(line: _Line, rows: int) -> str:
+    return " ".join(filter(None, (line.kind, line.dtype, _with_rows(rows, line.shape), line.device)))
 
 
 def _with_rows(rows: int, shape: str) -> str:

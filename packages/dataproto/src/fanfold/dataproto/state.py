@@ -60,7 +60,8 @@ class BatchState:
         """The tensor columns as a TensorDict with the batch size [B], or None when there are none.
 
         What is in it may be written. On a received batch the first access copies the rows of this batch's columns out
-        of the memory that belongs to the sender, once; `batch["column"]` and `select` before that narrow what is copied.
+        of the memory that belongs to the sender, once; `batch["column"]` and `select` before that narrow what is
+        copied.
         """
         if self._td is None:
             found = self._table_or_none()
@@ -189,6 +190,14 @@ class BatchState:
         return made
 
     @classmethod
+    def _of_parts(cls, tensors: Table | None, arrays: dict[str, Array], meta: Meta) -> Self:
+        """Make a batch of parts that nobody else holds, whatever the constructor of a subclass asks for."""
+        made = object.__new__(cls)
+        BatchState.__init__(made)
+        made._table, made._objects, made._meta = tensors, arrays, meta
+        return made
+
+    @classmethod
     def _arrived(cls, pending: Pending, auto_padding: bool, merge: Any, attributes: Any) -> Self:
         """Make a batch of what came over the wire, without looking into it."""
         made = object.__new__(cls)
@@ -220,9 +229,7 @@ def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise ColumnTypeError(f"{name} is a {type(value).__name__}; expected a dict")
-    wrong = next((key for key in value if not isinstance(key, str)), None)
-    if wrong is not None and name != "meta_info":
-        raise ColumnTypeError(f"{name} has the key {wrong!r}; expected names (str)")
+    wrong = [key for key in value if type(key) is not str]
+    if wrong and name != "meta_info":
+        raise ColumnTypeError(f"{name} has the key {wrong[0]!r}; expected names (str)")
     return value
-
-

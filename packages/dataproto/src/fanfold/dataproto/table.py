@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
+from fanfold.dataproto import jagged
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError
-from fanfold.dataproto.jagged import Shared
+from fanfold.dataproto.jagged import Parts, Shared
 
 _NOTHING_MAPPED: frozenset[str] = frozenset()
 
@@ -91,3 +93,21 @@ def _unstacked(tensordict: TensorDictBase) -> TensorDictBase:
             "batch is a lazily stacked TensorDict whose rows differ in shape; expected columns with equal row shapes. "
             "Make ragged columns jagged tensors (torch.nested, layout=torch.jagged)."
         ) from error
+
+
+def with_common_offsets(found: Table) -> Table:
+    """Give jagged columns with equal row lengths one offsets tensor, so that they can be computed with each other."""
+    known: list[Tensor] = []
+    shared = Shared()
+
+    def common(column: Column) -> Column:
+        if not isinstance(column, Tensor) or not column.is_nested:
+            return column
+        values, offsets, dim = jagged.parts(column, shared)
+        same = next((other for other in known if torch.equal(other, offsets)), None)
+        if same is None:
+            known.append(offsets)
+            return column
+        return column if same is offsets else jagged.build(Parts(values, same, dim))
+
+    return found.views(found.rows, common)

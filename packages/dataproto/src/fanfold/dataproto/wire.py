@@ -121,7 +121,7 @@ def _pack(
     if protocol < 5:  # noqa: PLR2004 (the first protocol with buffers)
         return block, tuple(bytearray(memoryview(item).cast("B")) for item in (*_flat(memory), *_raw(outside)))
     carried = pickle.PickleBuffer(block) if len(block) >= _BLOCK_OUTSIDE_FROM else block
-    return carried, (*map(pickle.PickleBuffer, memory), *outside)
+    return carried, (*(pickle.PickleBuffer(array.data) for array in memory), *outside)
 
 
 def _flat(memory: list[Array]) -> list[Any]:
@@ -224,7 +224,9 @@ def _leaf(kind: str, value: Any, batch_size: tuple[int, ...]) -> Column:
     return value
 
 
-def rebuild(cls: Any, tag: object, head: Any, described: Any, block: Any, buffers: Sequence[Any]) -> Any:
+def rebuild(  # noqa: PLR0913, PLR0917 (pickle calls it with what `reduce` returned)
+    cls: Any, tag: object, head: Any, described: Any, block: Any, buffers: Sequence[Any]
+) -> Any:
     """Make a batch of what `reduce` wrote; nothing is decoded or copied yet.
 
     Raises:
@@ -238,4 +240,3 @@ def rebuild(cls: Any, tag: object, head: Any, described: Any, block: Any, buffer
     except (TypeError, ValueError) as error:
         raise WireError(f"a received batch has the head {head!r}, which is damaged: {error}") from error
     return cls._arrived(pending, auto_padding, merge, attributes)
-
