@@ -136,7 +136,7 @@ def create_custodian(group: str, namespace: str, keep_for: float | None) -> Acto
     actor: Any = ray.remote(Custodian).options(
         name=custodian_name(group), namespace=namespace, lifetime="detached", num_cpus=0, max_concurrency=8
     )
-    return actor.remote(group, namespace, keep_for)  # type: ignore[no-any-return]
+    return actor.remote(group, namespace, keep_for)
 
 
 def custodian_of(group: str, namespace: str) -> Actor | None:

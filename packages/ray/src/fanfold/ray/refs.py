@@ -8,7 +8,7 @@ import ray
 from ray.actor import ActorHandle
 
 if TYPE_CHECKING:
-    Actor: TypeAlias = ActorHandle[Any]
+    Actor: TypeAlias = Any  # Ray's own annotations say that no attribute of a handle can be had
     Ref: TypeAlias = ray.ObjectRef[Any]
 else:  # neither can be subscripted in the oldest Ray that this package works with
     Actor, Ref = ActorHandle, ray.ObjectRef

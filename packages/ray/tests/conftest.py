@@ -1,0 +1,57 @@
+"""One cluster of two nodes for the whole session: starting one costs more than most tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before ray is imported, which reads them once.
+os.environ.update(
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_AUTH_MODE="disabled",
+    OMP_NUM_THREADS="1",
+    PYTHONPATH=os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])),
+)
+os.environ.pop("RAY_ADDRESS", None)
+
+import ray  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from fanfold.ray.cluster import living_placement_groups  # noqa: E402
+from fanfold.ray.names import named_actors  # noqa: E402
+
+NAMESPACE = "fanfold"
+CPUS_PER_NODE = 4
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[Cluster]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS_PER_NODE, "include_dashboard": False})
+    cluster.add_node(num_cpus=CPUS_PER_NODE)
+    ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(two_nodes: Cluster) -> Iterator[Cluster]:
+    """The cluster, and the promise that a test leaves nothing in it."""
+    yield two_nodes
+    assert living_placement_groups() == []
+    assert named_actors() == []
+
+
+@pytest.fixture
+def address(cluster: Cluster) -> str:
+    return str(cluster.address)
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    # What needs no cluster first: it fails sooner.
+    items.sort(key=lambda item: "two_nodes" in getattr(item, "fixturenames", ()))

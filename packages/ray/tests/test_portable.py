@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+from ray import cloudpickle
+from sample_workers import StubbornError
+
+from fanfold.ray.portable import errors_travel, pack_recipe, portable_error, unpack_recipe
+from fanfold.worker import NotPicklableError
+
+
+def sent(error: Exception) -> Exception:
+    arrived: Exception = cloudpickle.loads(cloudpickle.dumps(portable_error(error)))
+    return arrived
+
+
+def test_what_can_travel_is_left_alone() -> None:
+    error = KeyError("missing")
+    assert portable_error(error) is error
+
+
+def test_an_error_with_a_constructor_of_its_own_arrives() -> None:
+    arrived = sent(StubbornError(7, place="here"))
+    assert isinstance(arrived, StubbornError)
+    assert str(arrived) == "code 7 at here"
+    assert arrived.code == 7
+    assert arrived.args == ("code 7 at here",)
+    again = pickle.loads(pickle.dumps(arrived))
+    assert isinstance(again, StubbornError)
+    assert again.code == 7
+
+
+def test_what_cannot_be_pickled_at_all_is_left_behind() -> None:
+    error = ValueError("bad", threading.Lock())
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    error.reason = "kept"  # type: ignore[attr-defined]
+    arrived = sent(error)
+    assert isinstance(arrived, ValueError)
+    assert arrived.reason == "kept"  # type: ignore[attr-defined]
+    assert not hasattr(arrived, "lock")
+    assert arrived.args[0] == "bad"
+
+
+def test_traceback_and_cause_are_those_of_the_original() -> None:
+    def fail() -> None:
+        raise StubbornError(1, place="deep") from ValueError("root")
+
+    with pytest.raises(StubbornError) as caught, errors_travel():
+        fail()
+    assert caught.traceback[-1].name == "fail"
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_recipe_comes_apart_as_it_was() -> None:
+    stream, references = pack_recipe((dict, ("a",), {"b": [1, 2]}), "a recipe")
+    assert references == []
+    assert unpack_recipe(stream, references) == (dict, ("a",), {"b": [1, 2]})
+
+
+def test_a_recipe_that_cannot_travel_is_named() -> None:
+    with pytest.raises(NotPicklableError, match="the recipe of X cannot travel.*TypeError"):
+        pack_recipe(threading.Lock(), "the recipe of X")
