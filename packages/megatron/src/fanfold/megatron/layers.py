@@ -67,7 +67,10 @@ def shard_positions(tokens: int, size: int, rank: int, device: torch.device) -> 
     Returns:
         [tokens / size]
     """
-    chunks = torch.arange(tokens, device=device).view(2 * size, -1)
+    positions = torch.arange(tokens, device=device)
+    if size == 1:
+        return positions  # one rank holds them all, and their number may be odd
+    chunks = positions.view(2 * size, -1)
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
 
