@@ -4,46 +4,94 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import MethodSpec, specs_of
 from fanfold.worker.errors import MethodNameClashError, UnknownMethodError
+from fanfold.worker.options import DEFAULTS, CallOptions, Uneven
+from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
     from fanfold.worker.group import WorkerGroup
 
 
+class Method(NamedTuple):
+    """A registered method of a worker class: its mark, and the function itself."""
+
+    spec: MethodSpec
+    function: Callable[..., Any]
+
+
 class BoundMethod:
     """A method of all ranks: called on the driver like one function, with the signature and docstring of the original."""
 
-    def __init__(self, group: WorkerGroup[Any], name: str, spec: MethodSpec, function: Callable[..., Any]) -> None:
+    def __init__(self, group: WorkerGroup[Any], method: Method, options: CallOptions = DEFAULTS) -> None:
         self._group = group
-        self._function = function
-        self.spec = spec
-        self.__name__ = name
-        self.__qualname__ = f"{group.worker_class.__qualname__}.{name}"
-        self.__doc__ = function.__doc__
-        self.__signature__ = _without_self(function)
+        self._options = options
+        self.spec, self._function = method
+        self.__name__ = self._function.__name__
+        self.__qualname__ = f"{group.worker_class.__qualname__}.{self.__name__}"
+        self.__doc__ = self._function.__doc__
+        self.__wrapped__ = self._function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._group.run(self.spec, self._function, args, kwargs)
+        return self._group.run(self.spec, self._function, args, kwargs, self._options)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Return the plan of a call with these arguments as a table, without sending anything."""
-        return self._group.plan(self.spec, self._function, args, kwargs).explain()
+        return self._group.plan(self.spec, self._function, args, kwargs, self._options).explain()
+
+    @refuses_typos
+    def options(
+        self,
+        *,
+        timeout: float | None = None,
+        blocking: bool | None = None,
+        ranks: Sequence[int] | None = None,
+        uneven: Uneven | None = None,
+    ) -> BoundMethod:
+        """Return the method with other options; this one, and the registration, stay as they are.
+
+        Args:
+            timeout: Seconds for the call.
+            blocking: Whether to wait for the result, or return the `Call`.
+            ranks: The only ranks that run it.
+            uneven: What becomes of rows that do not divide evenly.
+
+        Raises:
+            UnknownOptionError: An option that does not exist.
+        """
+        changed = self._options.but(timeout=timeout, blocking=blocking, ranks=ranks, uneven=uneven)
+        return BoundMethod(self._group, Method(self.spec, self._function), changed)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return without_self(inspect.signature(self._function))
 
     def __repr__(self) -> str:
         return f"<{self.__qualname__}{self.__signature__} of {self._group!r}>"
 
 
-def bound_methods(group: WorkerGroup[Any], cls: type) -> dict[str, BoundMethod]:
-    """Make the methods that `cls` registers into methods of the group.
+def methods_of(cls: type, group_class: type) -> dict[str, Method]:
+    """Find the methods that a worker class registers.
 
     Raises:
         MethodNameClashError: A registered method would hide an attribute of the group.
     """
-    return {name: _bound(group, cls, name, spec) for name, spec in specs_of(cls).items()}
+    return {name: _method(cls, name, spec, group_class) for name, spec in specs_of(cls).items()}
+
+
+def refuse_hiding(name: str, what: str, group_class: type) -> None:
+    """Refuse a name of the user's that the group needs itself.
+
+    Raises:
+        MethodNameClashError: Names both places.
+    """
+    if hasattr(group_class, name):
+        raise MethodNameClashError(
+            f"{what}, but {group_class.__qualname__}.{name} is part of the group itself; rename it in the worker class"
+        )
 
 
 def unknown_method(group: WorkerGroup[Any], name: str, known: Iterable[str]) -> UnknownMethodError:
@@ -54,19 +102,17 @@ def unknown_method(group: WorkerGroup[Any], name: str, known: Iterable[str]) -> 
     has = f"it registers {', '.join(names)}" if names else "it registers none"
     exists = hasattr(group.worker_class, name)
     cause = "is not marked with @register" if exists else "has no such method"
-    return UnknownMethodError(f"{group!r} has no attribute {name!r}: {group.worker_class.__qualname__} {cause}; {hint}{has}")
+    return UnknownMethodError(
+        f"{group!r} has no attribute {name!r}: {group.worker_class.__qualname__} {cause}; {hint}{has}"
+    )
 
 
-def _bound(group: WorkerGroup[Any], cls: type, name: str, spec: MethodSpec) -> BoundMethod:
-    if hasattr(type(group), name):
-        raise MethodNameClashError(
-            f"{cls.__qualname__}.{name} is registered, but {type(group).__qualname__}.{name} is part of the group itself; "
-            "rename the worker's method"
-        )
-    return BoundMethod(group, name, spec, inspect.getattr_static(cls, name))
-
-
-def _without_self(function: Callable[..., Any]) -> inspect.Signature:
-    signature = inspect.signature(function)
+def without_self(signature: inspect.Signature) -> inspect.Signature:
+    """Return a method's signature as its caller sees it."""
     parameters: Mapping[str, inspect.Parameter] = signature.parameters
     return signature.replace(parameters=list(parameters.values())[1:])
+
+
+def _method(cls: type, name: str, spec: MethodSpec, group_class: type) -> Method:
+    refuse_hiding(name, f"{cls.__qualname__}.{name} is registered", group_class)
+    return Method(spec, inspect.getattr_static(cls, name))

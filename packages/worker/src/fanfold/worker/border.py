@@ -116,7 +116,9 @@ class _ImportablePickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, _FUNCTION)) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is defined in __main__, which a rank's process does not have")
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in __main__, which a rank's process does not have"
+            )
         return NotImplemented
 
 

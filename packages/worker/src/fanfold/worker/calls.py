@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from fanfold.dispatch import CallPlan
+from fanfold.worker.abilities import Cancels, Notifies
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, StartedRank, Success
-from fanfold.worker.errors import WaitTimeoutError
-from fanfold.worker.limits import Deadline
+from fanfold.worker.errors import CallCancelledError, WaitTimeoutError
+from fanfold.worker.limits import CANCEL_LIMIT, GRACE, Deadline
 from fanfold.worker.report import RankFailure, group_call_error
 
-GRACE = 1.0  # seconds that other ranks get to report their own errors after the first failure
+_LOOK_AGAIN = 0.01  # seconds between looks of an awaiting task at a backend that does not notify
+
+
+class CallOwner(Protocol):
+    """What a call tells the group that made it."""
+
+    warn_after: float | None
+
+    def note_ended(self, call: Call) -> None:
+        """Know that a call has ended although ranks are still inside it, or because ranks are gone."""
+
+    def warn_slow(self, label: str, seconds: float) -> None:
+        """Report where the ranks are: a call takes long."""
 
 
 class Call(list[Handle]):
     """A call that was submitted and not waited for: the handles of the ranks it runs on, in rank order.
 
-    On Ray these are ObjectRefs, so `ray.get(call)`, slices and sums of calls work as with plain lists.
+    On Ray these are ObjectRefs, so `ray.get(call)`, slices and sums of calls work as with plain lists. A call is waited
+    for with `result()` or `await`, and can be an argument of the next call of any group.
     """
 
     def __init__(
@@ -30,16 +46,23 @@ class Call(list[Handle]):
         plan: CallPlan,
         label: str,
         deadline: Deadline,
+        owner: CallOwner | None = None,
     ) -> None:
         super().__init__(handles)
+        self.deadline = deadline
+        self.label = label
         self._members = tuple(members)
         self._backend = backend
-        self._label = label
-        self._deadline = deadline
         self._plan = plan
+        self._owner = owner
         self._outcomes: dict[int, Outcome] = {}
-        self._submitted = time.monotonic()
         self._failed_after: dict[int, float] = {}
+        self._submitted = time.monotonic()
+        self._grace: Deadline | None = None
+        self._cancelled = False
+        self._ended = False
+        self._value: tuple[Any] | None = None
+        self._warn_at = owner.warn_after if owner is not None else None
 
     @property
     def plan(self) -> CallPlan:
@@ -47,9 +70,9 @@ class Call(list[Handle]):
         return self._plan
 
     def done(self) -> bool:
-        """Say whether every rank has finished or failed; never waits."""
+        """Say whether `result()` would answer at once; never waits."""
         self._take_finished(0.0)
-        return not self._pending()
+        return not self._pending() or bool(self._failed_after) or self._cancelled or self.deadline.passed()
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for all ranks and return what they collect to; a second call returns the same.
@@ -60,49 +83,158 @@ class Call(list[Handle]):
         Raises:
             GroupCallError: A rank failed; it is an instance of what that rank raised too.
             WaitTimeoutError: The wait, or the call's own limit, ran out; the ranks still running are named.
+            CallCancelledError: The call was cancelled before it had finished.
         """
-        deadline = self._deadline if timeout is None else self._sooner(Deadline(timeout, self._deadline.what))
-        while self._pending() and not self._failures():
-            self._take_finished(deadline.left())
-            self._check(deadline)
-        if self._failures():
-            self._gather_other_failures()
-            raise self._error()
-        return self._plan.collect(self._results())
+        deadline = self._sooner(timeout)
+        self._take_finished(0.0)
+        while (patience := self._patience(deadline)) is not None:
+            self._take_finished(patience)
+        return self._settle(deadline)
 
     get = result
 
-    def _check(self, deadline: Deadline) -> None:
-        if deadline.passed() and self._pending() and not self._failures():
-            names = ", ".join(f"{self._members[i].name} on node {self._members[i].node}" for i in self._pending())
-            raise WaitTimeoutError(deadline.what, deadline.seconds, missing=names)
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._result_in_loop().__await__()
 
-    def _sooner(self, other: Deadline) -> Deadline:
-        return min(other, self._deadline, key=Deadline.left)
+    async def _result_in_loop(self) -> Any:
+        asyncio = importlib.import_module("asyncio")  # at first use: a fifth of this package's import budget
+        news = asyncio.Event()
+        looks_alone = self._wake_on_news(asyncio.get_running_loop(), news)
+        self._take_finished(0.0)
+        while (patience := self._patience(self.deadline)) is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), min(patience, _LOOK_AGAIN) if looks_alone else patience)
+            news.clear()
+            self._take_finished(0.0)
+        return self._settle(self.deadline)
+
+    def _wake_on_news(self, loop: Any, news: Any) -> bool:
+        if not isinstance(self._backend, Notifies):
+            return True
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed long before a rank finishes
+                loop.call_soon_threadsafe(news.set)
+
+        for position in self._pending():
+            self._backend.on_finished(self[position], wake)
+        return False
+
+    def as_they_come(self, timeout: float | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield rank and value of each collected rank as soon as it has finished; raises as `result` does."""
+        deadline, given = self._sooner(timeout), set[int]()
+        while True:
+            for rank, value in self.so_far().items():
+                if rank not in given:
+                    given.add(rank)
+                    yield rank, value
+            patience = self._patience(deadline)
+            if patience is None:
+                break
+            self._take_finished(patience)
+        self._settle(deadline)
+
+    def so_far(self) -> dict[int, Any]:
+        """Return, by rank, the values of collected ranks that are here already; never waits."""
+        self._take_finished(0.0)
+        results = self._results()
+        return {rank: results[rank] for rank in self._plan.collected if rank in results}
+
+    def cancel(self) -> dict[int, str]:
+        """Give up on the call; its result is discarded from now on.
+
+        Returns:
+            By rank what that meant there: "dropped" (it had not begun and never will), "running" (it goes on, and
+            `self.cancelled()` tells the method that nobody waits), or "finished" (it was too late).
+        """
+        self._take_finished(0.0)
+        pending = self._pending()
+        found = dict.fromkeys(range(len(self)), "finished")
+        found.update(dict.fromkeys(pending, "running"))
+        if pending and not self._failed_after:
+            self._cancelled = True
+            if isinstance(self._backend, Cancels):
+                found.update(zip(pending, self._backend.cancel([self[p] for p in pending], CANCEL_LIMIT), strict=True))
+            self._take_finished(0.0)
+            self._end()
+        return {self._members[position].rank: what for position, what in found.items()}
+
+    def inside(self) -> list[StartedRank]:
+        """Return the ranks that are still running it; never waits."""
+        self._take_finished(0.0)
+        return [self._members[position] for position in self._pending()]
+
+    def age(self) -> float:
+        """Return the seconds since it was submitted."""
+        return time.monotonic() - self._submitted
+
+    def lost(self) -> list[StartedRank]:
+        """Return the ranks that were lost in it."""
+        outcomes = sorted(self._outcomes.items())
+        return [
+            self._members[position] for position, outcome in outcomes if isinstance(outcome, Failure) and outcome.lost
+        ]
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)
+
+    def _sooner(self, timeout: float | None) -> Deadline:
+        if timeout is None or timeout >= self.deadline.left():
+            return self.deadline
+        return Deadline(timeout, self.deadline.what)
+
+    def _patience(self, deadline: Deadline) -> float | None:
+        if not self._pending() or self._cancelled:
+            return None
+        if self._failed_after:
+            self._grace = self._grace or Deadline(GRACE, "other ranks' errors")
+            return self._grace.left() or None
+        if self._warn_at is not None and self.age() >= self._warn_at and self._owner is not None:
+            self._owner.warn_slow(self.label, self.age())
+            self._warn_at *= 2
+        left = deadline.left()
+        return (left if self._warn_at is None else min(left, max(self._warn_at - self.age(), 0.001))) if left else None
+
+    def _settle(self, deadline: Deadline) -> Any:
+        if self._value is not None:
+            return self._value[0]
+        if self._cancelled:
+            raise CallCancelledError(
+                f"{self.label} was cancelled {self.age():.1f} s after it was submitted or earlier; it has no result"
+            )
+        if self._failed_after:
+            self._end()
+            raise self._error()
+        if self._pending():
+            raise self._timed_out(deadline)
+        self._value = (self._plan.collect(self._results()),)
+        return self._value[0]
+
+    def _timed_out(self, deadline: Deadline) -> WaitTimeoutError:
+        if deadline is self.deadline:
+            self._end()
+        names = [f"{self._members[p].name} on node {self._members[p].node}" for p in self._pending()]
+        return WaitTimeoutError(deadline.what, deadline.seconds, missing=", ".join(names))
+
+    def _end(self) -> None:
+        if not self._ended and self._owner is not None:
+            self._owner.note_ended(self)
+        self._ended = True
 
     def _pending(self) -> list[int]:
         return [position for position in range(len(self)) if position not in self._outcomes]
 
     def _take_finished(self, limit: float) -> None:
         pending = self._pending()
-        if not pending:
-            return
-        for index in sorted(self._backend.wait([self[position] for position in pending], limit)):
-            self._take(pending[index])
+        if pending:
+            for index in sorted(self._backend.wait([self[position] for position in pending], limit)):
+                self._take(pending[index])
 
     def _take(self, position: int) -> None:
         outcome = self._backend.fetch(self[position])
         self._outcomes[position] = outcome
-        if isinstance(outcome, Failure):
-            self._failed_after[position] = time.monotonic() - self._submitted
-
-    def _gather_other_failures(self) -> None:
-        grace = Deadline(GRACE, "other ranks' errors")
-        while self._pending() and not grace.passed():
-            self._take_finished(grace.left())
-
-    def _failures(self) -> list[int]:
-        return list(self._failed_after)
+        if isinstance(outcome, Failure) and not self._cancelled:
+            self._failed_after[position] = self.age()
 
     def _results(self) -> dict[int, Any]:
         return {
@@ -112,11 +244,11 @@ class Call(list[Handle]):
         }
 
     def _error(self) -> BaseException:
-        failures = [self._failure(position) for position in self._failed_after]
+        failures = [self._failure(position, seconds) for position, seconds in self._failed_after.items()]
         unfinished = [self._members[position].rank for position in self._pending()]
-        return group_call_error(self._label, failures, self._results(), unfinished)
+        return group_call_error(self.label, failures, self._results(), unfinished)
 
-    def _failure(self, position: int) -> RankFailure:
+    def _failure(self, position: int, seconds: float) -> RankFailure:
         member, outcome = self._members[position], self._outcomes[position]
         assert isinstance(outcome, Failure)  # noqa: S101  # only failures are in _failed_after
         return RankFailure(
@@ -124,8 +256,57 @@ class Call(list[Handle]):
             worker=member.name,
             node=member.node,
             pid=member.pid,
-            method=self._label,
-            seconds=self._failed_after[position],
+            method=self.label,
+            seconds=seconds,
             error=outcome.error,
             trace=outcome.trace,
+            when=outcome.when,
+            lost=outcome.lost,
         )
+
+
+def gather(*calls: Call | Iterable[Call], timeout: float | None = None) -> list[Any]:
+    """Wait for calls of any groups and return their results in order; the first failure is raised at once.
+
+    Raises:
+        GroupCallError: One of the calls failed; the others go on.
+        WaitTimeoutError: Not all were over in time.
+    """
+    flat = [call for item in calls for call in ([item] if isinstance(item, Call) else item)]
+    deadline, waiting = None if timeout is None else Deadline(timeout, f"{len(flat)} calls"), list(flat)
+    while waiting:
+        done, waiting = wait(waiting, timeout=None if deadline is None else deadline.left())
+        for call in done:
+            call.result()
+        if waiting and deadline is not None:
+            deadline.check(missing=", ".join(call.label for call in waiting))
+    return [call.result() for call in flat]
+
+
+def wait(calls: Iterable[Call], count: int = 1, timeout: float | None = None) -> tuple[list[Call], list[Call]]:
+    """Wait until that many calls are done (have a result, an error, or no time left), and return those and the others.
+
+    Args:
+        calls: Calls of any groups.
+        count: How many to wait for; all of them if there are fewer.
+        timeout: Seconds to wait at most; the calls' own limits unless given.
+    """
+    waiting, done = list(calls), list[Call]()
+    limit = max((call.deadline.left() for call in waiting), default=0.0) if timeout is None else timeout
+    deadline, wanted = Deadline(limit, "calls"), min(count, len(waiting))
+    while True:
+        done += [call for call in waiting if call.done()]
+        waiting = [call for call in waiting if not any(call is other for other in done)]
+        if len(done) >= wanted or deadline.passed():
+            return done, waiting
+        _wait_for_news(waiting, deadline.left())
+
+
+def _wait_for_news(calls: Sequence[Call], limit: float) -> None:
+    limit = min([limit, *(call.deadline.left() for call in calls)])
+    backends = {id(call._backend): call._backend for call in calls}  # noqa: SLF001  # calls and this belong together
+    if len(backends) > 1:
+        time.sleep(min(limit, _LOOK_AGAIN))
+        return
+    for backend in backends.values():
+        backend.wait([call[p] for call in calls for p in call._pending()], limit)  # noqa: SLF001  # as above

@@ -28,6 +28,14 @@ class GroupUsageError(WorkerError, ValueError):
     """A group was made or called in a way that cannot work."""
 
 
+class RecipeError(GroupUsageError, TypeError):
+    """A class that cannot be a worker, or constructor arguments that it does not take."""
+
+
+class UnknownOptionError(WorkerError, TypeError):
+    """A keyword that a constructor or call does not have, most often misspelt."""
+
+
 class UnknownMethodError(WorkerError, AttributeError):
     """A group was asked for a method its worker class does not register."""
 
@@ -38,6 +46,10 @@ class MethodNameClashError(WorkerError, TypeError):
 
 class NotPicklableError(WorkerError, TypeError):
     """An argument, a result or a class cannot cross to another rank."""
+
+
+class ReadOnlyError(WorkerError, ValueError):
+    """A method wrote into an argument that it had promised only to read."""
 
 
 class WaitTimeoutError(WorkerError, TimeoutError):
@@ -60,6 +72,10 @@ class WaitTimeoutError(WorkerError, TimeoutError):
         return f"{self.what} was not over within {self.seconds:g} s{still}"
 
 
+class BusyRankError(WaitTimeoutError):
+    """Ranks are still inside an earlier call that failed, timed out or was cancelled."""
+
+
 class WorkerStartError(WorkerError, RuntimeError):
     """A rank could not build its worker; the rank's own error is the cause."""
 
@@ -71,7 +87,10 @@ class WorkerLostError(WorkerError, RuntimeError):
         exit_status: What its process ended with, if it did by itself and this is known.
         signal_name: The signal that ended it, such as "SIGKILL", if one did.
         log: The last lines of its output.
+        ranks: Which ranks, where it is a report about several.
     """
+
+    ranks: tuple[int, ...] = ()
 
     def __init__(
         self, message: str, *, exit_status: int | None = None, signal_name: str = "", log: Sequence[str] = ()
@@ -82,7 +101,7 @@ class WorkerLostError(WorkerError, RuntimeError):
         self.log = tuple(log)
 
     def __str__(self) -> str:
-        last = f"; its last {len(self.log)} lines of output:\n" + "\n".join(f"  {line}" for line in self.log)
+        last = "; the last of its output:\n" + "\n".join(f"  {line}" for line in self.log)
         return str(self.args[0]) + (last if self.log else "")
 
 

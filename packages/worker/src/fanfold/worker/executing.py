@@ -20,7 +20,8 @@ def callable_of(worker: Any, method: str | Callable[..., Any]) -> Callable[..., 
 
 def needs_loop(cls: type) -> bool:
     """Say whether a worker class has asynchronous methods, so that its calls may overlap on one rank."""
-    return any(spec.kind in ("async", "async_generator") for spec in specs_of(cls).values())
+    classes = [cls, *(recipe.cls for recipe in getattr(cls, "raw_cls_dict", {}).values())]
+    return any(spec.kind in ("async", "async_generator") for one in classes for spec in specs_of(one).values())
 
 
 def finished(result: Any) -> Any:

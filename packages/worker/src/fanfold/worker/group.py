@@ -1,243 +1,259 @@
-"""A group of ranks that a driver calls as if it were one object: plan, execute, collect."""
+"""A group of ranks that a driver calls as if it were one object; its parts, its roles, its health and its end."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
-from fanfold.worker.backend import Backend, Request, StartedRank, StartOrder
-from fanfold.worker.bind import BoundMethod, bound_methods, unknown_method
-from fanfold.worker.calls import Call
-from fanfold.worker.errors import GroupUsageError, MeshError
-from fanfold.worker.inline import InlineBackend
-from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, STOP_LIMIT, Deadline
+from fanfold.worker.backend import Backend
+from fanfold.worker.bind import BoundMethod, methods_of, refuse_hiding, unknown_method
+from fanfold.worker.calling import CallingGroup
+from fanfold.worker.errors import GroupUsageError, NotPicklableError
+from fanfold.worker.health import AlivenessCheck, OnLost
+from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline
 from fanfold.worker.pool import ResourcePool, as_pool
-from fanfold.worker.rank import check_worker_environment
-from fanfold.worker.recipe import ClassWithInitArgs
-from fanfold.worker.worker import MeshRank, registered_meshes
+from fanfold.worker.ranks import Ranks
+from fanfold.worker.recipe import ClassWithInitArgs, as_recipe
+from fanfold.worker.roles import roles_of
+from fanfold.worker.starting import as_backend, renew_ranks, start_order, start_ranks, unique_prefix
+from fanfold.worker.stuck import table_of
+from fanfold.worker.typos import refuses_typos
+from fanfold.worker.views import Which, chosen_ranks
 
 WorkerT = TypeVar("WorkerT")
+GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
+
+__all__ = ["WorkerGroup", "unique_prefix"]
 
 
-class WorkerGroup(Generic[WorkerT]):
+class WorkerGroup(CallingGroup[WorkerT]):
     """One worker on each slot of a pool; the methods that its class registers are methods of the group.
 
     Args:
         resource_pool: Where ranks live: a pool, or a list of processes per node.
         class_with_init: The worker class with the arguments of its constructor, or a class that needs none.
-        backend: What runs the ranks; the inline backend unless given.
+        backend: What runs the ranks: "inline", "threads", "processes", or a backend; what `FANFOLD_BACKEND` says, else
+            inline, unless given.
         name_prefix: First part of the workers' names; unique unless given.
         worker_env: What is in `os.environ` of the workers, besides the rank contract, before their class is imported.
         start_timeout: Seconds until all ranks have built their workers.
         call_timeout: Seconds for one call, where the method itself says nothing else.
+        warn_after: Seconds after which a call that is waited for logs where its ranks are; None: never.
 
     Raises:
         WorkerStartError: A rank could not build its worker; nothing is left running.
         WaitTimeoutError: Not all ranks were ready in time; nothing is left running.
+        MethodNameClashError: The class registers a method that would hide an attribute of the group.
+        UnknownOptionError: An option that does not exist, most often misspelt.
     """
 
+    @refuses_typos
     def __init__(
         self,
         resource_pool: ResourcePool | Sequence[int],
         class_with_init: ClassWithInitArgs | type[WorkerT],
         *,
-        backend: Backend | None = None,
+        backend: Backend | str | None = None,
         name_prefix: str | None = None,
         worker_env: Mapping[str, str] | None = None,
         start_timeout: float = START_LIMIT,
         call_timeout: float = CALL_LIMIT,
+        warn_after: float | None = WARN_AFTER,
     ) -> None:
         pool, recipe = as_pool(resource_pool), as_recipe(class_with_init)
         prefix = unique_prefix() if name_prefix is None else name_prefix
+        methods_of(recipe.cls, type(self))  # what is wrong with the class is said before anything is started
         order = start_order(pool, recipe, prefix, worker_env or {})
-        runs_on: Backend = InlineBackend() if backend is None else backend
-        deadline = Deadline(start_timeout, f"the start of {len(order.names)} ranks of {prefix}{recipe.cls.__qualname__}")
-        self._adopt(runs_on, runs_on.start(order, deadline), recipe.cls, prefix, call_timeout=call_timeout)
+        deadline = Deadline(
+            start_timeout, f"the start of {len(order.names)} ranks of {prefix}{recipe.cls.__qualname__}"
+        )
+        self._take(start_ranks(as_backend(backend), order, deadline), recipe.cls, prefix, call_timeout, warn_after)
         self.resource_pool: ResourcePool | None = pool
 
-    def _adopt(
-        self,
-        backend: Backend,
-        members: Sequence[StartedRank],
-        cls: type,
-        prefix: str,
-        *,
-        call_timeout: float = CALL_LIMIT,
-        owned: bool = True,
-    ) -> None:
-        """Become the group of these ranks; a group that does not own its ranks only lets go of them when closed."""
-        self._backend = backend
-        self._members = tuple(members)
-        self._owned = owned
-        self._call_timeout = call_timeout
-        self._meshes: dict[str, Mesh] = {}
-        self._closed = False
-        self.worker_class: type = cls
-        self.name_prefix = prefix
-        self._methods: dict[str, BoundMethod] = bound_methods(self, cls)
-        self.__dict__.update(self._methods)
+    def slice(
+        self: GroupT, which: Which = None, /, *, mesh: str | None = None, **coordinates: int | Sequence[int]
+    ) -> GroupT:
+        """Return a part of the group: the same ranks, called without the others.
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return len(self._members)
+        A part never ends its ranks, and keeps the group from being ended as long as somebody holds the part.
 
-    @property
-    def worker_names(self) -> list[str]:
-        """Names of the workers, in rank order."""
-        return [member.name for member in self._members]
-
-    def mesh(self, name: str) -> Mesh:
-        """Return the rank table of a mesh; the ranks are asked once, all together.
+        Args:
+            which: A number, a slice or several numbers, as this group counts its ranks; or a predicate on coordinates.
+            mesh: The mesh whose coordinates are meant; needed where the group has several.
+            coordinates: By axis of the mesh, the wanted place or places: `dp=0`, `dp=[0, 1]`.
 
         Raises:
-            MeshError: No rank registered that mesh, or only some did.
+            GroupUsageError: No rank is left, or a number does not exist.
+            MeshError: There is no such mesh or axis.
         """
-        if name not in self._meshes:
-            self._meshes.update(self._ask_for_meshes(name))
-        return self._meshes[name]
+        table = self._mesh_for(mesh) if mesh is not None or coordinates or callable(which) else None
+        return self._part(chosen_ranks(which, self.ranks, table, coordinates))
 
-    def _ask_for_meshes(self, wanted: str) -> dict[str, Mesh]:
-        said: list[dict[str, MeshRank]] = self.execute(registered_meshes)
-        names = {name for meshes in said for name in meshes}
-        if wanted not in names:
-            has = f"the meshes of this group are {', '.join(sorted(names))}" if names else "this group has no meshes yet"
-            raise MeshError(
-                f"no rank of {self!r} registered a mesh named {wanted!r}; {has}. A worker says "
-                f"self.register_mesh_rank({wanted!r}, dp_rank, collect=...) before the first call that needs it"
+    def __getitem__(self: GroupT, which: int | slice) -> GroupT:
+        if isinstance(which, int) and not -self.world_size <= which < self.world_size:
+            raise IndexError(f"{self!r} has no rank number {which}")
+        return self._part(chosen_ranks(which, self.ranks, None, {}))
+
+    def __iter__(self: GroupT) -> Iterator[GroupT]:
+        return (self[number] for number in range(self.world_size))
+
+    def _part(self: GroupT, called: tuple[int, ...] | None) -> GroupT:
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__, _called=called, _owner=self._whole)
+        return part
+
+    def _mesh_for(self, name: str | None) -> Any:
+        whole = self._whole
+        names = whole.mesh_names() if name is None else [name]
+        if len(names) != 1:
+            raise GroupUsageError(
+                f"{self!r} has the meshes {', '.join(names) or '(none)'}; say which one: slice(..., mesh=...)"
             )
-        return {name: _mesh(name, said) for name in names if name == wanted or all(name in meshes for meshes in said)}
+        return whole.mesh(names[0])
 
-    def plan(self, spec: MethodSpec, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallPlan:
-        """Return what a call would do, without sending anything."""
-        return plan_call(spec, function, self, tuple(args), dict(kwargs), owner=self.worker_class.__qualname__)
+    @property
+    def roles(self) -> dict[str, type]:
+        """The worker class of each role, by name; empty for a worker class without roles."""
+        return {role: recipe.cls for role, recipe in roles_of(self.worker_class).items()}
 
-    def run(self, spec: MethodSpec, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Plan a call, execute it, and collect its results, or return the `Call` where the method does not block."""
-        plan = self.plan(spec, function, args, kwargs)
-        call = self._submit(plan, _how_to_call(self.worker_class, function), self._limit(spec, plan))
-        return call.result() if spec.blocking else call
+    def spawn(self: GroupT, prefix_set: Iterable[str] | None = None) -> dict[str, GroupT]:
+        """Return a group for each role: the same ranks, with that role's methods.
 
-    def _limit(self, spec: MethodSpec, plan: CallPlan) -> Deadline:
-        seconds = self._call_timeout if spec.timeout is None else spec.timeout
-        return Deadline(seconds, f"{self.worker_class.__qualname__}.{plan.method} on {len(plan.ranks)} ranks")
+        Args:
+            prefix_set: The wanted roles; all unless given.
 
-    def _submit(self, plan: CallPlan, method: str | Callable[..., Any], deadline: Deadline) -> Call:
-        self._check_open(plan.method)
-        placed = {piece: self._backend.place(plan.value(piece)) for piece in plan.pieces()}
-        members = [self._members[rank] for rank in plan.ranks]
-        handles = [self._backend.call(member, self._request(plan, placed, method, member.rank)) for member in members]
-        label = f"{self.worker_class.__qualname__}.{plan.method}"
-        return Call(handles=handles, members=members, backend=self._backend, plan=plan, label=label, deadline=deadline)
-
-    def _request(self, plan: CallPlan, placed: Mapping[Any, Any], method: str | Callable[..., Any], rank: int) -> Request:
-        args, kwargs = plan.call_for(rank)
-        return Request(
-            method=method,
-            args=[placed[piece] for piece in args],
-            kwargs={name: placed[piece] for name, piece in kwargs.items()},
-            context=CallContext(method=plan.method, rank=rank, world_size=self.world_size, padding=plan.padding(rank)),
-            wanted=rank in plan.collected,
-        )
-
-    def execute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Run `function(worker, ...)` on every rank and return its values in rank order."""
-        return self.run(_EVERY_RANK, function, args, kwargs)  # type: ignore[no-any-return]
-
-    def execute_all(self, method_name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call any method of the worker class on every rank and return its values in rank order.
-
-        Arguments go whole to every rank; `PerRank([...])` gives each rank its own.
+        Raises:
+            GroupUsageError: There is no such role.
         """
-        return self.run(_EVERY_RANK, self._function(method_name), args, kwargs)  # type: ignore[no-any-return]
+        return {role: self._as_role(role) for role in (self.roles if prefix_set is None else prefix_set)}
 
-    execute_all_sync = execute_all
+    def fuse(self, prefix_set: Iterable[str] | None = None) -> None:
+        """Check that the group has these roles: each is an attribute of the group from the start, `group.actor.update(...)`.
 
-    def execute_all_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
-        """Call any method of the worker class on every rank and return the `Call` at once."""
-        return self.run(_EVERY_RANK_ASYNC, self._function(method_name), args, kwargs)  # type: ignore[no-any-return]
+        Raises:
+            GroupUsageError: There is no such role.
+        """
+        self.spawn(prefix_set)
 
-    def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call any method of the worker class on rank 0 and return its value."""
-        return self.run(_RANK_ZERO, self._function(method_name), args, kwargs)
+    def _as_role(self: GroupT, role: str) -> GroupT:
+        if role not in self.roles:
+            raise GroupUsageError(f"{self!r} has no role {role!r}; its roles are {', '.join(self.roles) or '(none)'}")
+        cls = self.roles[role]
+        whole = object.__new__(type(self))
+        whole.__dict__.update(
+            self._whole.__dict__, _role=role, _owner=self._whole, worker_class=cls, _methods=methods_of(cls, type(self))
+        )
+        return whole if self._called is None else whole._part(self._called)
 
-    execute_rank_zero_sync = execute_rank_zero
+    def typed(self, kind: type[GroupT]) -> GroupT:
+        """Return this group as the class that `python -m fanfold.worker.stubs` wrote for its worker class.
 
-    def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
-        """Call any method of the worker class on rank 0 and return the `Call` at once."""
-        return self.run(_RANK_ZERO_ASYNC, self._function(method_name), args, kwargs)  # type: ignore[no-any-return]
+        Raises:
+            GroupUsageError: That class was written for other methods than the worker class registers.
+        """
+        missing = sorted(set(self._methods) - set(dir(kind)))
+        stale = sorted(set(getattr(kind, "registered_methods", ())) - set(self._methods))
+        if missing or stale:
+            raise GroupUsageError(
+                f"{kind.__qualname__} does not fit {self.worker_class.__qualname__}: it lacks {missing or 'nothing'} and "
+                f"has {stale or 'nothing'} too many; write it anew with python -m fanfold.worker.stubs {self.worker_class.__module__}"
+            )
+        return cast("GroupT", self)
 
-    def _function(self, method_name: str) -> Callable[..., Any]:
-        function = getattr(self.worker_class, method_name, None)
-        if not callable(function):
-            raise unknown_method(self, method_name, self._methods)
-        return function  # type: ignore[no-any-return]
+    def start_worker_aliveness_check(self, every_n_seconds: float = 1, *, on_lost: OnLost = "interrupt") -> None:
+        """Look after the ranks from now on, in a thread that ends with the group; a second time replaces the first.
+
+        Args:
+            every_n_seconds: Seconds between looks; one question for all ranks each time.
+            on_lost: What to do when ranks are gone: "interrupt" logs the report and wakes the main thread as Ctrl-C
+                does; "next_call" has the next call raise it; a function is called with the report in that thread.
+
+        Raises:
+            GroupUsageError: The backend cannot say which ranks are gone, or `on_lost` is none of these.
+        """
+        self.stop_worker_aliveness_check()
+        self._ranks.check = AlivenessCheck(self._ranks, repr(self), every_n_seconds, on_lost)
+
+    def stop_worker_aliveness_check(self) -> None:
+        """Look after the ranks no longer."""
+        if self._ranks.check is not None:
+            self._ranks.check.stop()
+        self._ranks.check = None
+
+    def why_stuck(self, limit: float = ASK_LIMIT) -> str:
+        """Return a table of what each rank is running, since when and at which line; asks them all at once.
+
+        Args:
+            limit: Seconds to wait for answers; a rank that gives none is in the table with a note.
+        """
+        return table_of(self._backend, [self._members[rank] for rank in self.ranks], limit)
+
+    def warn_slow(self, label: str, seconds: float) -> None:
+        """Log where the ranks are: a call takes long."""
+        from fanfold.worker.logs import logger  # noqa: PLC0415  # at first use: logging costs what this package may
+
+        logger.warning("%s has been running for %.0f s\n%s", label, seconds, self.why_stuck())
+
+    def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
+        """Kill ranks and start them anew in their places, under their names; returns which.
+
+        Args:
+            ranks: Which ones; those that are gone or still inside a call that has ended, unless given.
+            timeout: Seconds until they have built their workers.
+
+        Raises:
+            GroupUsageError: The backend cannot renew ranks, or the group did not start them.
+            WorkerStartError: One could not build its worker.
+        """
+        self._check_open(self.recover)
+        return renew_ranks(self._ranks, ranks, Deadline(timeout, f"the recovery of ranks of {self!r}"))
 
     def close(self) -> None:
-        """End the ranks, rank 0 last; a group that does not own its ranks only lets go of them. Closing twice is fine."""
-        if not self._closed and self._owned:
-            self._backend.stop(self._members, STOP_LIMIT)
-        self._closed = True
+        """End the ranks, rank 0 last; a part, and a group that does not own its ranks, only lets go of them. Twice is fine."""
+        self._released = True
+        if self._owner is None:
+            self.stop_worker_aliveness_check()
+            self._ranks.close()
 
-    def _check_open(self, method: str) -> None:
-        if self._closed:
-            raise GroupUsageError(f"{self!r} is closed; {method} cannot be called any more")
-
-    def __enter__(self) -> WorkerGroup[WorkerT]:
+    def __enter__(self: GroupT) -> GroupT:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        ticket = getattr(self._backend, "ticket", None)
+        if ticket is None:
+            raise NotPicklableError(
+                f"{self!r} cannot travel: ranks of the {self._backend.name} backend are reached from the driver's process only"
+            )
+        state = {name: value for name, value in self.__dict__.items() if name not in _STAYS_AT_HOME}
+        return _arrived, (type(self), self._ranks.cls, *ticket(self._members), state)
+
     def __getattr__(self, name: str) -> Any:
-        # Reached for what a group does not have: a typo must say what there is.
-        if name.startswith("__") or "_methods" not in self.__dict__:
+        # Methods and roles are made when they are asked for, so that a group and its methods do not hold each other. A
+        # typo must say what there is.
+        methods = self.__dict__.get("_methods")
+        if methods is None or name.startswith("__"):
             raise AttributeError(name)
-        raise unknown_method(self, name, self._methods)
+        if name in methods:
+            return BoundMethod(self, methods[name])
+        if name in self.roles:
+            return self._as_role(name)
+        raise unknown_method(self, name, [*methods, *self.roles])
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._methods})
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name_prefix}{self.worker_class.__qualname__}, {self.world_size} ranks>"
+        return sorted({*super().__dir__(), *self._methods, *self.roles})
 
 
-_EVERY_RANK = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.ALL)
-_EVERY_RANK_ASYNC = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.ALL, blocking=False)
-_RANK_ZERO = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO)
-_RANK_ZERO_ASYNC = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO, blocking=False)
+_STAYS_AT_HOME = ("_ranks", "_owner", "_methods")
 
 
-def unique_prefix() -> str:
-    """Return a name that no other group has; the user's random state is not touched."""
-    return f"group-{os.urandom(4).hex()}-"
-
-
-def as_recipe(class_with_init: ClassWithInitArgs | type) -> ClassWithInitArgs:
-    """Take a class that needs no arguments wherever a recipe is wanted."""
-    return class_with_init if isinstance(class_with_init, ClassWithInitArgs) else ClassWithInitArgs(class_with_init)
-
-
-def start_order(pool: ResourcePool, recipe: ClassWithInitArgs, prefix: str, environment: Mapping[str, str]) -> StartOrder:
-    """Say what is to be started: a worker `{prefix}{Class}_{node}:{local rank}` in each slot of the pool."""
-    slots = pool.slots()
-    if not slots:
-        raise GroupUsageError(f"{pool!r} has no processes; a group needs at least one")
-    names = [f"{prefix}{recipe.cls.__name__}_{slot.node_rank}:{slot.local_rank}" for slot in slots]
-    return StartOrder(prefix, recipe, slots, names, check_worker_environment(environment))
-
-
-def _how_to_call(cls: type, function: Callable[..., Any]) -> str | Callable[..., Any]:
-    name = getattr(function, "__name__", "")
-    return name if getattr(cls, name, None) is function else function
-
-
-def _mesh(name: str, said: Sequence[Mapping[str, MeshRank]]) -> Mesh:
-    silent = [rank for rank, meshes in enumerate(said) if name not in meshes]
-    if silent:
-        raise MeshError(f"mesh {name!r} was registered on some ranks only; missing on ranks {silent}")
-    return Mesh.from_dp_ranks(
-        name, [meshes[name].dp_rank for meshes in said], [meshes[name].is_collect for meshes in said]
-    )
+def _arrived(
+    kind: type[WorkerGroup[Any]], cls: type, take: Callable[..., Any], ticket: Sequence[Any], state: Mapping[str, Any]
+) -> WorkerGroup[Any]:
+    backend, members = take(*ticket)
+    group = object.__new__(kind)
+    group._adopt(backend, members, cls, state["name_prefix"], owned=False)
+    group.__dict__.update(state, _methods=methods_of(state["worker_class"], kind))
+    return group

@@ -1,42 +1,54 @@
 """The backend that is this process: ranks run one after the other, breakpoints and prints work.
 
 What is real: the rank environment, the border (arguments and results are pickled), names, errors, order of results.
-What is not: ranks do not run at the same time, so a method whose ranks wait for each other cannot end here.
+What is not: ranks do not run at the same time, so a method whose ranks wait for each other cannot end here; the threads
+backend and the processes backend are for those.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import socket
-import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fanfold.dispatch import serving
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack, unpack
-from fanfold.worker.errors import WorkerLostError, WorkerStartError
+from fanfold.worker.environ import LentEnvironment
+from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
+from fanfold.worker.executing import callable_of, finished, trace_of
 from fanfold.worker.limits import Deadline
-from fanfold.worker.rank import RankInfo, as_rank, rank_infos
+from fanfold.worker.ports import HeldPort
+from fanfold.worker.rank import RankInfo, in_context, rank_infos
+from fanfold.worker.stuck import RankStatus, Whereabouts
+from fanfold.worker.travelling import as_it_arrives
+from fanfold.worker.watching import watched
+
+_NODE = socket.gethostname()
 
 
-@dataclass
+@dataclass(eq=False)
 class InlineRank:
     """A worker of this process, and who it is while one of its methods runs."""
 
     info: RankInfo
-    environment: Mapping[str, str]
+    variables: dict[str, str | None]
+    port: HeldPort
+    whereabouts: Whereabouts
     worker: Any = None
+    closed: bool = False
+    calls: int = 0
 
 
 @dataclass(frozen=True)
 class InlineHandle:
     """A finished call."""
 
-    outcome: Outcome
+    outcome: Outcome = field(repr=False)
 
 
 class InlineBackend:
@@ -46,21 +58,45 @@ class InlineBackend:
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
         """Build the workers in rank order, each in its own rank environment."""
-        infos = rank_infos(order.slots, order.group, self.name, ("127.0.0.1", _free_port()))
-        return [self._start_one(order, info, deadline) for info in infos]
+        port = HeldPort("127.0.0.1")
+        infos = rank_infos(order.slots, order.group, self.name, port.address)
+        doors = [
+            InlineRank(info, {**order.environment, **info.environment()}, port, Whereabouts(info.rank))
+            for info in infos
+        ]
+        try:
+            return self._build(order, doors, deadline)
+        except BaseException:
+            port.release()
+            raise
 
-    def _start_one(self, order: StartOrder, info: RankInfo, deadline: Deadline) -> StartedRank:
-        deadline.check(missing=order.names[info.rank])
-        door = InlineRank(info, order.environment)
-        recipe = pack(order.recipe, f"the recipe of {order.recipe.cls.__qualname__}")
-        outcome = _run(door, lambda: unpack(recipe)())
+    def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
+        """Build workers anew in the places of others."""
+        doors = []
+        for old in (rank.door for rank in ranks):
+            old.worker, old.closed = None, True
+            variables = {**order.environment, **old.info.environment()}
+            doors.append(InlineRank(old.info, variables, old.port, Whereabouts(old.info.rank)))
+        return self._build(order, doors, deadline)
+
+    def _build(self, order: StartOrder, doors: Sequence[InlineRank], deadline: Deadline) -> list[StartedRank]:
+        with LentEnvironment() as environment:
+            return [self._build_one(order, door, environment, deadline) for door in doors]
+
+    def _build_one(
+        self, order: StartOrder, door: InlineRank, environment: LentEnvironment, deadline: Deadline
+    ) -> StartedRank:
+        rank, name = door.info.rank, order.names[door.info.rank]
+        deadline.check(missing=name)
+        recipe = pack(order.recipe.for_rank(rank), f"the recipe of {order.recipe.cls.__qualname__}")
+        outcome = _as_rank(door, environment, lambda: unpack(recipe)())
         if isinstance(outcome, Failure):
             raise WorkerStartError(
-                f"rank {info.rank} ({order.names[info.rank]}) could not build its "
-                f"{order.recipe.cls.__qualname__}: {type(outcome.error).__name__}: {outcome.error}\n{outcome.trace}"
+                f"rank {rank} ({name}) could not build its {order.recipe.cls.__qualname__}: "
+                f"{type(outcome.error).__name__}: {outcome.error}\n{outcome.trace}"
             ) from outcome.error
         door.worker = outcome.value
-        return StartedRank(info.rank, order.names[info.rank], socket.gethostname(), os.getpid(), door)
+        return StartedRank(rank, name, _NODE, os.getpid(), door)
 
     def place(self, value: Any) -> Any:
         """Pack a value once; each rank that reads it unpacks a copy of its own."""
@@ -68,58 +104,92 @@ class InlineBackend:
 
     def call(self, rank: StartedRank, request: Request) -> InlineHandle:
         """Run the call now."""
-        return InlineHandle(_run(rank.door, lambda: _invoke(rank.door, request)))
+        return self.call_all([rank], [request])[0]
+
+    def call_all(self, ranks: Sequence[StartedRank], requests: Sequence[Request]) -> list[InlineHandle]:
+        """Run the calls of all ranks now, in order; a rank that fails keeps no other from running."""
+        with LentEnvironment() as environment:
+            return [
+                InlineHandle(_as_rank(rank.door, environment, lambda: _invoke(rank.door, request)))  # noqa: B023  # called at once
+                for rank, request in zip(ranks, requests, strict=True)
+            ]
 
     def wait(self, handles: Sequence[InlineHandle], limit: float) -> set[int]:  # noqa: ARG002  # nothing to wait for
         """Return all positions: a call has finished when it has been made."""
         return set(range(len(handles)))
 
+    def on_finished(self, handle: InlineHandle, callback: Callable[[], Any]) -> None:  # noqa: ARG002  # as above
+        """Call the callback at once."""
+        callback()
+
     def fetch(self, handle: InlineHandle) -> Outcome:
         """Return what the call came to."""
         return handle.outcome
 
+    def lost(self, ranks: Sequence[StartedRank]) -> Mapping[int, Exception]:
+        """Return the ranks that were closed: no other way to be gone."""
+        return {rank.rank: _closed(rank.door) for rank in ranks if rank.door.closed}
+
+    def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:  # noqa: ARG002  # answers at once
+        """Say where ranks are; from another thread than theirs there is something to see."""
+        return {rank.rank: rank.door.whereabouts.status() for rank in ranks}
+
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:  # noqa: ARG002  # nothing to wait for
         """Let go of the workers, rank 0 last."""
         for rank in sorted(ranks, key=lambda started: started.rank, reverse=True):
-            rank.door.worker = None
+            rank.door.worker, rank.door.closed = None, True
+            rank.door.port.release()
+
+    def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what finds these ranks again in this process, where all inline ranks are."""
+        for rank in ranks:
+            _here[id(rank.door)] = rank
+        return _found, (os.getpid(), tuple(id(rank.door) for rank in ranks))
 
 
-def _run(door: InlineRank, action: Any) -> Outcome:
+_here: weakref.WeakValueDictionary[int, StartedRank] = weakref.WeakValueDictionary()
+
+
+def _found(process: int, tokens: Sequence[int]) -> tuple[InlineBackend, list[StartedRank]]:
+    ranks = [_here.get(token) for token in tokens] if process == os.getpid() else [None]
+    found = [rank for rank in ranks if rank is not None]
+    if len(found) < len(ranks):
+        raise GroupUsageError(
+            "a group of inline ranks was taken to another process, or its ranks are gone; it lives in its own process only"
+        )
+    return InlineBackend(), found
+
+
+def _as_rank(door: InlineRank, environment: LentEnvironment, action: Callable[[], Any]) -> Outcome:
+    environment.lend(door.variables)
     try:
-        with as_rank(door.info, door.environment):
+        with in_context(door.info):
             return Success(action())
-    except Exception as error:  # whatever a user's method raises is the outcome of the call
-        return Failure(error, traceback.format_exc())
+    except Exception as error:  # noqa: BLE001  # whatever a user's method raises is the outcome of the call
+        return Failure(as_it_arrives(error), trace_of(error), lost=door.closed, when=time.time())
+    finally:
+        door.variables |= environment.take_changes()
 
 
 def _invoke(door: InlineRank, request: Request) -> Any:
-    if door.worker is None:
-        raise WorkerLostError(f"rank {door.info.rank} of group {door.info.group!r} was closed")
-    function = getattr(door.worker, request.method) if isinstance(request.method, str) else _with(door, request.method)
-    args = [unpack(value) for value in request.args]
-    kwargs = {name: unpack(value) for name, value in request.kwargs.items()}
-    with serving(request.context):
-        result = _finished(function(*args, **kwargs))
+    if door.closed:
+        raise _closed(door)
+    args = [unpack(value, readonly=request.readonly) for value in request.args]
+    kwargs = {name: unpack(value, readonly=request.readonly) for name, value in request.kwargs.items()}
+    method = request.method if isinstance(request.method, str) else across(request.method, "a function")
+    check = watched(request.label, [*enumerate_names(args), *kwargs.items()]) if request.readonly else None
+    door.calls += 1
+    with serving(request.context), door.whereabouts.inside(door.calls, request.label):
+        result = finished(callable_of(door.worker, method)(*args, **kwargs))
+    if check is not None:
+        check()
     return across(result, f"the result of {request.label}") if request.wanted else None
 
 
-def _with(door: InlineRank, function: Any) -> Any:
-    shipped = across(function, "a function")
-    return lambda *args, **kwargs: shipped(door.worker, *args, **kwargs)
+def enumerate_names(args: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Name positional arguments for people."""
+    return [(f"number {position + 1}", value) for position, value in enumerate(args)]
 
 
-def _finished(result: Any) -> Any:
-    if not inspect.isawaitable(result):
-        return result
-    asyncio = importlib.import_module("asyncio")  # at first use: it costs a fifth of this package's import budget
-
-    async def finish() -> Any:
-        return await result
-
-    return asyncio.run(finish())
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def _closed(door: InlineRank) -> WorkerLostError:
+    return WorkerLostError(f"rank {door.info.rank} of group {door.info.group!r} was closed")

@@ -10,6 +10,10 @@ from fanfold.worker.errors import WaitTimeoutError
 START_LIMIT = 300.0  # seconds until all ranks of a group have built their workers: a model import alone takes many
 CALL_LIMIT = 7200.0  # seconds for one call: longer than a step or a rollout, shorter than a night lost to a hang
 STOP_LIMIT = 30.0  # seconds for ending ranks that answer; what does not answer is killed
+CANCEL_LIMIT = 2.0  # seconds for ranks to say what cancelling a call meant for them
+ASK_LIMIT = 5.0  # seconds for ranks to say where they are
+WARN_AFTER = 600.0  # seconds after which a call that is waited for says where its ranks are
+GRACE = 0.5  # seconds that other ranks get to report their own errors after the first failure
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class ProcessesBackend:
 
     def __init__(self, *, python: str | None = None) -> None:
         if not hasattr(socket, "send_fds"):
-            raise GroupUsageError("the processes backend needs Unix sockets that pass descriptors; this system has none")
+            raise GroupUsageError(
+                "the processes backend needs Unix sockets that pass descriptors; this system has none"
+            )
         self._python = python or sys.executable
         self._changed = threading.Condition()
         self._questions = itertools.count(1)
@@ -164,7 +166,9 @@ class ProcessesBackend:
         with self._changed:
             self._changed.wait_for(lambda: all(_cancel_answer(handle) for handle in open_handles), limit)
             # A rank that says nothing in time is inside something that does not let its other thread run.
-            return [(_cancel_answer(handle) or "running") if handle in open_handles else "finished" for handle in handles]
+            return [
+                (_cancel_answer(handle) or "running") if handle in open_handles else "finished" for handle in handles
+            ]
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> dict[int, RankStatus]:
         """Ask ranks where they are, all at once; those that do not answer are there with a note."""
@@ -231,5 +235,9 @@ def _cancel_answer(handle: ProcessHandle) -> str:
 def _status(link: RankLink, question: int, limit: float) -> RankStatus:
     if question in link.answers:
         return link.answers.pop(question).status
-    note = str(link.lost.args[0]) if link.lost else f"did not answer within {limit:g} s: its process is stopped, or holds the interpreter"
+    note = (
+        str(link.lost.args[0])
+        if link.lost
+        else f"did not answer within {limit:g} s: its process is stopped, or holds the interpreter"
+    )
     return RankStatus(link.info.rank, note=note)

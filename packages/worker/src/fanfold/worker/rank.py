@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from fanfold.worker.devices import apply, devices_in, settled
 from fanfold.worker.errors import RankEnvironmentError
 from fanfold.worker.pool import Slot
 
@@ -31,6 +32,7 @@ class RankInfo:
         master_port: A port on that node for the rendezvous.
         group: Name of the group.
         backend: Name of the backend that runs it.
+        visible_devices: The accelerators this rank may see; None where its environment does not say.
     """
 
     rank: int
@@ -42,6 +44,12 @@ class RankInfo:
     master_port: int = 0
     group: str = ""
     backend: str = ""
+    visible_devices: tuple[str, ...] | None = None
+
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """Where this rank sits: its node, and its number there."""
+        return {"node": self.node_rank, "local": self.local_rank}
 
     def environment(self) -> dict[str, str]:
         """Return the variables that say all this to libraries."""
@@ -76,10 +84,12 @@ class RankInfo:
             master_port=_number(variables, "MASTER_PORT"),
             group=variables.get("WG_PREFIX", ""),
             backend=variables.get("WG_BACKEND", ""),
+            visible_devices=devices_in(variables),
         )
 
 
-PROTECTED_VARIABLES = frozenset(RankInfo(rank=0, world_size=1).environment())
+CONTRACT = tuple(RankInfo(rank=0, world_size=1).environment())
+PROTECTED_VARIABLES = frozenset(CONTRACT)
 
 _rank_of_this_context: ContextVar[RankInfo | None] = ContextVar("fanfold_rank", default=None)
 
@@ -119,11 +129,18 @@ def check_worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """
     clash = sorted(PROTECTED_VARIABLES & environment.keys())
     if clash:
-        raise RankEnvironmentError(f"worker_env sets {', '.join(clash)}, which the group itself sets for each rank; leave them out")
+        raise RankEnvironmentError(
+            f"worker_env sets {', '.join(clash)}, which the group itself sets for each rank; leave them out"
+        )
     wrong = [f"{key}={value!r}" for key, value in environment.items() if not isinstance(value, str)]
     if wrong:
         raise RankEnvironmentError(f"worker_env takes text values, as the environment does; got {', '.join(wrong)}")
     return dict(environment)
+
+
+def backend_of_environment() -> str:
+    """Return the backend that `FANFOLD_BACKEND` names; inline where it names none."""
+    return os.environ.get("FANFOLD_BACKEND") or "inline"
 
 
 def environment_of(info: RankInfo, environment: Mapping[str, str]) -> dict[str, str]:
@@ -138,22 +155,13 @@ def enter_rank(info: RankInfo, environment: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def as_rank(info: RankInfo, environment: Mapping[str, str]) -> Iterator[None]:
-    """Be that rank for the time of a block, and put the environment back afterwards."""
-    before = dict(os.environ)
+def in_context(info: RankInfo) -> Iterator[None]:
+    """Be that rank for the time of a block, for `current_rank()` alone; the environment stays as it is."""
     token = _rank_of_this_context.set(info)
     try:
-        enter_rank(info, environment)
         yield
     finally:
         _rank_of_this_context.reset(token)
-        _restore(before)
-
-
-def _restore(before: Mapping[str, str]) -> None:
-    for key in os.environ.keys() - before.keys():
-        del os.environ[key]
-    os.environ.update(before)
 
 
 def settle_visible_devices(environ: MutableMapping[str, str] | None = None) -> None:
@@ -163,20 +171,12 @@ def settle_visible_devices(environ: MutableMapping[str, str] | None = None) -> N
         RankEnvironmentError: Two variables are set and disagree.
     """
     variables = os.environ if environ is None else environ
-    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if variables.get(name):
-            _move_to_cuda(variables, name)
+    apply(settled(variables), variables)
 
 
-def _move_to_cuda(variables: MutableMapping[str, str], name: str) -> None:
-    here, there = variables[name], variables.get("CUDA_VISIBLE_DEVICES")
-    if there and (there != here or name == "ROCR_VISIBLE_DEVICES"):
-        raise RankEnvironmentError(
-            f"{name}={here!r} and CUDA_VISIBLE_DEVICES={there!r} are both set"
-            f"{' and differ' if there != here else ''}; set one of them"
-        )
-    variables["CUDA_VISIBLE_DEVICES"] = here
-    del variables[name]
+def visible_devices(kind: str = "cuda") -> tuple[str, ...] | None:
+    """Return the devices that this process may see; None where the environment does not say."""
+    return devices_in(os.environ, kind)
 
 
 def _text(variables: Mapping[str, str], name: str) -> str:

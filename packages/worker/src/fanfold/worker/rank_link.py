@@ -40,7 +40,9 @@ class ProcessHandle:
     callbacks: list[Callable[[], Any]] = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"the handle of a call of {self.method} stays in its process; pass the call itself or its result()")
+        raise TypeError(
+            f"the handle of a call of {self.method} stays in its process; pass the call itself or its result()"
+        )
 
     def outcome(self) -> Outcome:
         """Unpack the reply; on the thread that wants it."""
@@ -66,7 +68,11 @@ def _opened(value: Any, what: str) -> Outcome:
     try:
         return Success(opened(value))
     except Exception as error:  # noqa: BLE001  # unpickling runs the user's code
-        return Failure(RemoteError(f"{type(error).__module__}.{type(error).__qualname__}", f"{what} cannot be unpacked here: {error}"))
+        return Failure(
+            RemoteError(
+                f"{type(error).__module__}.{type(error).__qualname__}", f"{what} cannot be unpacked here: {error}"
+            )
+        )
 
 
 class RankLink:
@@ -149,7 +155,10 @@ class RankLink:
             case say.Cancelled(call, found):
                 self.found[call] = found
                 if found == "dropped":
-                    self._finish(call, CallCancelledError(f"{self.calls[call].method} was cancelled before {self.place} began it"))
+                    self._finish(
+                        call,
+                        CallCancelledError(f"{self.calls[call].method} was cancelled before {self.place} began it"),
+                    )
             case say.Here(question):
                 self.answers[question] = message
 
@@ -171,7 +180,9 @@ class RankLink:
         """Take note that the process is over: what was asked of it has no other answer any more."""
         self.print(b"\n" if self._log_rest else b"")
         status = self.process.poll()
-        self.lost = lost_error(self.place, status, () if expected else tuple(self.log), "was stopped" if expected else "is gone")
+        self.lost = lost_error(
+            self.place, status, () if expected else tuple(self.log), "was stopped" if expected else "is gone"
+        )
         for call in list(self.calls):
             self._finish(call, self.lost)
         self.outbox.clear()

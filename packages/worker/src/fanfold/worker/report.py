@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,8 @@ class RankFailure:
         seconds: How long after the call was submitted the failure was seen.
         error: What it raised, or a `WorkerLostError`.
         trace: The traceback on the rank, as text.
+        when: The moment on the rank's own clock; 0 where it is not known.
+        lost: Whether the rank is gone.
     """
 
     rank: int
@@ -32,10 +37,12 @@ class RankFailure:
     seconds: float
     error: BaseException
     trace: str = ""
+    when: float = 0.0
+    lost: bool = False
 
     def headline(self) -> str:
         """Type and text of the error in one line."""
-        return f"{type(self.error).__name__}: {self.error}".splitlines()[0].strip()
+        return f"{type(self.error).__name__}: {self.error}".splitlines()[0].strip().removesuffix(":")
 
     def place(self) -> str:
         """Where it happened."""
@@ -78,43 +85,94 @@ class GroupCallError(WorkerError, RuntimeError):
 def group_call_error(
     method: str, failures: Sequence[RankFailure], results: dict[int, Any], unfinished: Sequence[int] = ()
 ) -> GroupCallError:
-    """Make the error of a call, as an instance of the first failure's class too where Python allows that."""
-    cause = failures[0].error
-    error = _empty_error(type(cause))
+    """Make the error of a call, as an instance of the first cause's class too where Python allows that."""
+    ordered = causes_first(failures)
+    cause = ordered[0].error
+    error = _empty_error(cause)
     error.__dict__.update(getattr(cause, "__dict__", {}))
-    error.method, error.failures, error.results = method, tuple(failures), results
+    error.method, error.failures, error.results = method, tuple(ordered), results
     error.unfinished = tuple(unfinished)
     error.args = cause.args
     error.__cause__ = cause
     return error
 
 
-def _empty_error(cause: type[BaseException]) -> GroupCallError:
-    if issubclass(cause, GroupCallError):
+def causes_first(failures: Sequence[RankFailure]) -> list[RankFailure]:
+    """Order failures: those that can be a cause before those that only tell of another rank's end, each by time.
+
+    The moment on the rank's own clock counts where all ranks gave one and are on one node; else when the driver saw it.
+    """
+    one_clock = all(failure.when for failure in failures) and len({failure.node for failure in failures}) == 1
+    return sorted(failures, key=lambda failure: (is_victim(failure), failure.when if one_clock else failure.seconds))
+
+
+def is_victim(failure: RankFailure) -> bool:
+    """Say whether an error only tells that another rank is gone or late, as collectives do when a peer fails."""
+    if failure.lost:
+        return False
+    text = str(failure.error)
+    return isinstance(failure.error, (ConnectionError, EOFError)) or any(sign in text for sign in _SIGNS_OF_A_VICTIM)
+
+
+# What gloo, NCCL and torch's store say on the ranks that are left.
+_SIGNS_OF_A_VICTIM = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket Timeout",
+    "Timed out waiting",
+    "remote process exited",
+    "NCCL communicator was aborted",
+    "Watchdog caught collective operation timeout",
+)
+
+
+def _empty_error(cause: BaseException) -> GroupCallError:
+    if isinstance(cause, GroupCallError):
         return GroupCallError()
     try:
-        both = type("GroupCallError", (GroupCallError, cause), {"__module__": __name__})
-        return both.__new__(both)
+        both = type("GroupCallError", (GroupCallError, type(cause)), {"__module__": __name__})
+        error = both.__new__(both, *cause.args)
     except TypeError:  # classes whose instances are laid out differently, and classes that refuse to be derived from
         return GroupCallError()
+    _copy_slots(cause, error)
+    return error
+
+
+def _copy_slots(cause: BaseException, error: BaseException) -> None:
+    # What built-in exceptions keep beside their arguments: errno, filename, name, path, value, code, start, end, ...
+    kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    for cls in type(cause).__mro__[:-2]:
+        for name, attribute in vars(cls).items():
+            if isinstance(attribute, kinds) and not name.startswith("_") and name != "args":
+                with contextlib.suppress(AttributeError, TypeError):  # unset, or only readable
+                    setattr(error, name, getattr(cause, name))
 
 
 def render(method: str, failures: Sequence[RankFailure], finished: Sequence[int], unfinished: Sequence[int]) -> str:
-    """Write the report: like errors folded, the first failure with its place and traceback last, where eyes are."""
+    """Write the report: like errors folded, the first cause with its place and traceback last, where eyes are."""
     first = failures[0]
     lines = [f"{method} failed on {_ranks(failure.rank for failure in failures)}"]
-    lines += [f"  {_ranks(ranks)}: {headline}" for headline, ranks in _folded(failures).items()]
+    lines += [f"  {_ranks(ranks)}: {text}" for text, ranks in _folded(failures).items()]
     lines += [f"  {_ranks(finished)}: finished"] if finished else []
     lines += [f"  {_ranks(unfinished)}: still running when the call ended"] if unfinished else []
     lines.append(f"first failure: {first.place()}")
-    return "\n".join([*lines, first.trace.rstrip() or first.headline()])
+    return "\n".join([*lines, first.trace.rstrip() or f"{type(first.error).__name__}: {first.error}"])
 
 
 def _folded(failures: Sequence[RankFailure]) -> dict[str, list[int]]:
-    ranks: dict[str, list[int]] = {}
+    """Put like errors together: alike but for the numbers in them."""
+    groups: dict[str, list[RankFailure]] = {}
     for failure in failures:
-        ranks.setdefault(failure.headline(), []).append(failure.rank)
-    return ranks
+        groups.setdefault(_NUMBER.sub("#", failure.headline()), []).append(failure)
+    folded = {}
+    for alike in groups.values():
+        note = " (after another rank failed)" if is_victim(alike[0]) and not is_victim(failures[0]) else ""
+        folded[alike[0].headline() + note] = [failure.rank for failure in alike]
+    return folded
+
+
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def _ranks(ranks: Iterable[int]) -> str:

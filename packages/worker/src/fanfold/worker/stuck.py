@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class RankStatus(NamedTuple):
@@ -87,6 +87,15 @@ def render(statuses: Mapping[int, RankStatus], names: Mapping[int, str]) -> str:
     for stack, ranks in _folded(statuses).items():
         lines += [f"stack of rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}:", stack.rstrip()]
     return "\n".join(lines)
+
+
+def table_of(backend: Any, members: Sequence[Any], limit: float) -> str:
+    """Ask ranks where they are and write the table; a backend that cannot ask leaves notes in it."""
+    names = {member.rank: member.name for member in members}
+    if hasattr(backend, "ask"):
+        return render(backend.ask(members, limit), names)
+    note = f"the {backend.name} backend cannot look into its ranks"
+    return render({rank: RankStatus(rank, note=note) for rank in names}, names)
 
 
 def _line(name: str, status: RankStatus) -> str:

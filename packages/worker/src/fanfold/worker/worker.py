@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch import Dispatch, Execute, register
+from fanfold.dispatch import Dispatch, Execute, Mesh, register
+from fanfold.worker.cancelling import cancelled
 from fanfold.worker.errors import MeshError
-from fanfold.worker.rank import RankInfo, current_rank, settle_visible_devices
+from fanfold.worker.ports import HeldPort, own_address
+from fanfold.worker.rank import CONTRACT, RankInfo, current_rank, settle_visible_devices, visible_devices
+
+if TYPE_CHECKING:
+    import logging
 
 _MESH_RANKS = "_fanfold_mesh_ranks"
+_ROLE = "_fanfold_role"
+SIBLINGS = "fused_worker_dict"
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,8 @@ class Worker:
     The rank environment is set before the class is built and before its module is imported. A class that does not call
     `super().__init__()` works too: who it is, is looked up when it is asked for.
     """
+
+    fused_worker_attr_name = SIBLINGS
 
     def __init__(self) -> None:
         settle_visible_devices()
@@ -47,9 +58,50 @@ class Worker:
         """Number of ranks in the group."""
         return self.rank_info.world_size
 
+    @classmethod
+    def env_keys(cls) -> list[str]:
+        """Return the names of the variables that say who a rank is."""
+        return [*CONTRACT, "CUDA_VISIBLE_DEVICES"]
+
     def get_master_addr_port(self) -> tuple[str, str]:
         """Return address and port of the group's rendezvous."""
         return self.rank_info.master_addr, str(self.rank_info.master_port)
+
+    def get_available_master_addr_port(self) -> tuple[str, str]:
+        """Return this node's address and a free port, for a rendezvous of the user's own.
+
+        The port is held for that until it is bound by a server that allows its address to be reused, as torch's does,
+        or until the worker ends; so two calls never return the same one.
+        """
+        held: list[HeldPort] = self.__dict__.setdefault("_fanfold_ports", [])
+        held.append(HeldPort(own_address(seen_from=self.rank_info.master_addr)))
+        address, port = held[-1].address
+        return address, str(port)
+
+    def get_cuda_visible_devices(self) -> str:
+        """Return the devices that this rank may see, as the environment lists them; "not set" where it has no list."""
+        devices = visible_devices("cuda")
+        return "not set" if devices is None else ",".join(devices)
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger of the worker's class whose records say group, role and rank."""
+        logs = importlib.import_module("fanfold.worker.logs")  # at first use: logging costs what this package may
+        role = self.__dict__.get(_ROLE, "")
+        return logs.rank_logger(type(self), self.rank_info, role)  # type: ignore[no-any-return]
+
+    def cancelled(self) -> bool:
+        """Say whether the call that is running here was cancelled, so that its result is not wanted any more."""
+        return cancelled()
+
+    def on_start(self) -> None:
+        """Is called once all ranks of the group have built their workers, before the group's first call."""
+
+    def on_stop(self) -> None:
+        """Is called when the group is closed, before the rank ends; not on ranks that are lost or do not answer."""
+
+    def on_peer_lost(self, ranks: Sequence[int]) -> None:
+        """Is called on a rank that is left when others of its group are gone, as soon as no other call runs on it."""
 
     def register_mesh_rank(self, mesh: str, dp_rank: int, *, collect: bool = True) -> None:
         """Say which data-parallel rank this rank is in a mesh, and whether its results are collected.
@@ -64,13 +116,31 @@ class Worker:
         """
         known: dict[str, MeshRank] = self.__dict__.setdefault(_MESH_RANKS, {})
         if mesh in known:
-            raise MeshError(f"{self._place()} registers mesh {mesh!r} twice: {known[mesh]}, then dp_rank={dp_rank}, collect={collect}")
+            raise MeshError(
+                f"{self._place()} registers mesh {mesh!r} twice: {known[mesh]}, then dp_rank={dp_rank}, collect={collect}"
+            )
         if dp_rank < 0:
             raise MeshError(f"{self._place()} registers mesh {mesh!r} with dp_rank={dp_rank}; it must be 0 or more")
         known[mesh] = MeshRank(int(dp_rank), bool(collect))
 
     def _register_dispatch_collect_info(self, mesh_name: str, dp_rank: int, is_collect: bool) -> None:
         self.register_mesh_rank(mesh_name, dp_rank, collect=is_collect)
+
+    def register_mesh_from(self, device_mesh: Any, shard: str = "dp", *, name: str | None = None) -> None:
+        """Say the same, read off a device mesh: rows are divided along one axis, rank 0 of the others is collected.
+
+        Args:
+            device_mesh: Anything shaped like torch's `DeviceMesh`: `.mesh.tolist()` and `.mesh_dim_names`.
+            shard: The axis along which rows are divided.
+            name: Name of the mesh; that of the axis unless given.
+
+        Raises:
+            MeshError: There is no such axis, or this rank is not in the mesh.
+        """
+        mesh = Mesh.from_device_mesh(name or shard, device_mesh, shard=shard)
+        at = mesh.where(self.rank)
+        collect = all(place == 0 for axis, place in at.items() if axis != shard)
+        self.register_mesh_rank(mesh.name, at[shard], collect=collect)
 
     def get_dispatch_collect(self) -> dict[str, dict[str, Any]]:
         """Return, as new dictionaries, the data-parallel rank and the collect flag of each mesh."""
@@ -79,6 +149,55 @@ class Worker:
             "dispatch_dp_rank": {mesh: said.dp_rank for mesh, said in known.items()},
             "collect_dp_rank": {mesh: said.is_collect for mesh, said in known.items()},
         }
+
+    def set_dispatch_collect(
+        self, mesh_name: str | None = None, *, dispatch_dp_rank: Mapping[str, int], collect_dp_rank: Mapping[str, bool]
+    ) -> None:
+        """Take over what another worker of this rank said about its meshes, all of them or one.
+
+        Args:
+            mesh_name: The only mesh to take over; all unless given.
+            dispatch_dp_rank: By mesh, the data-parallel rank.
+            collect_dp_rank: By mesh, whether results are collected.
+
+        Raises:
+            MeshError: The two disagree about which meshes there are, the mesh is not among them, or one is registered
+                here already.
+        """
+        if dispatch_dp_rank.keys() != collect_dp_rank.keys():
+            raise MeshError(
+                f"{self._place()} is told dp ranks of meshes {sorted(dispatch_dp_rank)} and collect flags of {sorted(collect_dp_rank)}"
+            )
+        wanted = list(dispatch_dp_rank) if mesh_name is None else [mesh_name]
+        for mesh in wanted:
+            if mesh not in dispatch_dp_rank:
+                raise MeshError(
+                    f"{self._place()} is to take over mesh {mesh!r}; what it is told has {sorted(dispatch_dp_rank)}"
+                )
+            self.register_mesh_rank(mesh, dispatch_dp_rank[mesh], collect=collect_dp_rank[mesh])
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def query_dispatch_info(self, mesh_name: str) -> int:
+        """Return this rank's data-parallel rank in a mesh."""
+        return self._said_about(mesh_name).dp_rank
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def query_collect_info(self, mesh_name: str) -> bool:
+        """Return whether this rank's results are collected in a mesh."""
+        return self._said_about(mesh_name).is_collect
+
+    def _said_about(self, mesh_name: str) -> MeshRank:
+        known = registered_meshes(self)
+        if mesh_name not in known:
+            raise MeshError(
+                f"{self._place()} registered no mesh {mesh_name!r}; it registered {sorted(known) or 'none'}"
+            )
+        return known[mesh_name]
+
+    def get_fused_worker_by_name(self, worker_name: str) -> Any:
+        """Return the worker of another role in this process; None where there is no such role."""
+        siblings: Mapping[str, Any] = self.__dict__.get(SIBLINGS, {})
+        return siblings.get(worker_name)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
     def execute_with_func_generator(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -97,3 +216,15 @@ class Worker:
 def registered_meshes(worker: Any) -> dict[str, MeshRank]:
     """Return what a worker said about each mesh; nothing for a class that is no `Worker`."""
     return dict(getattr(worker, "__dict__", {}).get(_MESH_RANKS, {}))
+
+
+def overrides_hook(cls: type, hook: str) -> bool:
+    """Say whether a worker class has a life-cycle method of its own."""
+    own = getattr(cls, hook, None)
+    return own is not None and own is not getattr(Worker, hook)
+
+
+def be_sibling(worker: Any, role: str, siblings: Mapping[str, Any]) -> None:
+    """Tell a worker, before it is constructed, which role it plays and who the others in its process are."""
+    worker.__dict__[_ROLE] = role
+    worker.__dict__[SIBLINGS] = siblings

@@ -1,0 +1,61 @@
+"""The arguments of a call before it is planned: results that are not here yet, and lists that look like one item per rank."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fanfold.dispatch import PerRank, Replicate, Shard
+from fanfold.worker.calls import Call
+from fanfold.worker.limits import Deadline
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def soonest(deadline: Deadline, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Deadline:
+    """Return the deadline of a call that depends on others: theirs, where they have less time left."""
+    dependencies = [held for value in (*args, *kwargs.values()) if isinstance(held := _held(value), Call)]
+    return min([deadline, *(Deadline(call.deadline.left(), deadline.what) for call in dependencies)], key=Deadline.left)
+
+
+def resolved(args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline) -> Arguments:
+    """Return the arguments with the results of calls in the places of the calls; waits for them.
+
+    Raises:
+        GroupCallError: One of those calls failed.
+        WaitTimeoutError: They were not over in time.
+    """
+    return (
+        tuple(_resolved(value, deadline) for value in args),
+        {name: _resolved(value, deadline) for name, value in kwargs.items()},
+    )
+
+
+def warn_of_scattering(method: str, world_size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Warn where every argument is a list with as many items as there are ranks: it goes whole, and may be meant otherwise."""
+    values = [*args, *kwargs.values()]
+    if world_size > 1 and values and all(isinstance(value, list) and len(value) == world_size for value in values):
+        warnings.warn(
+            f"execute_all({method!r}): every argument is a list of {world_size} items, as many as there are ranks; lists "
+            "go whole to every rank. Say PerRank([...]) to give each rank its own item, or Replicate([...]) if this is "
+            "what you want",
+            stacklevel=4,
+        )
+
+
+def _held(value: Any) -> Any:
+    is_mark = isinstance(value, (PerRank, Replicate, Shard))
+    return value.value if is_mark and value.has_value else value
+
+
+def _resolved(value: Any, deadline: Deadline) -> Any:
+    held = _held(value)
+    if not isinstance(held, Call):
+        return value
+    result = held.result(deadline.left())
+    return result if held is value else _marked(value, result)
+
+
+def _marked(mark: Any, result: Any) -> Any:
+    return Shard(result, mark.axis, weights=mark.weights) if isinstance(mark, Shard) else type(mark)(result)

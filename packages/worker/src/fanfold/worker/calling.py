@@ -1,0 +1,280 @@
+"""What a group does with a call: plan it, execute it, collect it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
+from fanfold.worker.arguments import resolved, soonest, warn_of_scattering
+from fanfold.worker.backend import Backend, Request, StartedRank
+from fanfold.worker.bind import methods_of, unknown_method
+from fanfold.worker.calls import Call
+from fanfold.worker.errors import GroupUsageError
+from fanfold.worker.limits import CALL_LIMIT, WARN_AFTER, Deadline
+from fanfold.worker.meshes import meshes_from
+from fanfold.worker.options import DEFAULTS, CallOptions
+from fanfold.worker.rank import current_rank
+from fanfold.worker.ranks import Ranks
+from fanfold.worker.roles import RoleCall
+from fanfold.worker.views import chosen_ranks
+from fanfold.worker.worker import registered_meshes
+
+WorkerT = TypeVar("WorkerT")
+
+
+class CallingGroup(Generic[WorkerT]):
+    """Ranks that are called together: all of a group, or a part of them, in one of their roles or as a whole."""
+
+    worker_class: type
+    name_prefix: str
+    warn_after: float | None
+
+    def _adopt(
+        self,
+        backend: Backend,
+        members: Sequence[StartedRank],
+        cls: type,
+        prefix: str,
+        *,
+        call_timeout: float = CALL_LIMIT,
+        owned: bool = True,
+        warn_after: float | None = WARN_AFTER,
+    ) -> None:
+        """Become the group of these ranks; a group that does not own its ranks only lets go of them when closed."""
+        self._take(Ranks(backend, members, cls, None, owned=owned), cls, prefix, call_timeout, warn_after)
+
+    def _take(self, ranks: Ranks, cls: type, prefix: str, call_timeout: float, warn_after: float | None) -> None:
+        self._ranks = ranks
+        self._call_timeout = call_timeout
+        self._role = ""
+        self._called: tuple[int, ...] | None = None
+        self._owner: CallingGroup[Any] | None = None
+        self._released = False
+        self.warn_after = warn_after
+        self.worker_class: type = cls
+        self.name_prefix = prefix
+        self._methods = methods_of(cls, type(self))
+        # A group that nobody holds any more ends its ranks; its views hold it, and the interpreter's end is seen to by
+        # the ranks themselves.
+        weakref.finalize(self, ranks.close).atexit = False
+
+    @property
+    def _backend(self) -> Backend:
+        return self._ranks.backend
+
+    @property
+    def _members(self) -> tuple[StartedRank, ...]:
+        return self._ranks.members
+
+    @property
+    def _meshes(self) -> dict[str, Mesh]:
+        return self._ranks.meshes.setdefault(self._role, {})
+
+    @property
+    def _owned(self) -> bool:
+        return self._ranks.owned and self._owner is None
+
+    @_owned.setter
+    def _owned(self, owned: bool) -> None:
+        self._ranks.owned = owned
+
+    @property
+    def _closed(self) -> bool:
+        return self._released or self._ranks.closed
+
+    @property
+    def _whole(self) -> CallingGroup[Any]:
+        return self if self._called is None or self._owner is None else self._owner
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of the ranks that this group, or part of one, calls."""
+        return tuple(range(len(self._members))) if self._called is None else self._called
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks this group, or part of one, calls."""
+        return len(self._members) if self._called is None else len(self._called)
+
+    def __len__(self) -> int:
+        return self.world_size
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Names of the workers, in rank order."""
+        return [self._members[rank].name for rank in self.ranks]
+
+    @property
+    def master_address(self) -> str:
+        """Address of the ranks' rendezvous."""
+        return str(self._rendezvous()[0])
+
+    @property
+    def master_port(self) -> str:
+        """Port of the ranks' rendezvous."""
+        return str(self._rendezvous()[1])
+
+    def _rendezvous(self) -> tuple[str, str]:
+        return self._whole.execute(_rendezvous)[0]  # type: ignore[no-any-return]
+
+    def mesh(self, name: str) -> Mesh:
+        """Return the rank table of a mesh; the ranks are asked once, all together.
+
+        Raises:
+            MeshError: No rank registered that mesh, or only some did.
+        """
+        whole = self._whole
+        if whole is not self:
+            return whole.mesh(name).restrict(self.ranks)
+        if name not in self._meshes:
+            self._meshes.update(meshes_from(self.execute(registered_meshes), name, repr(self)))
+        return self._meshes[name]
+
+    def mesh_names(self) -> list[str]:
+        """Return the names of the meshes that every rank registered; the ranks are asked."""
+        said = self._whole.execute(registered_meshes)
+        return [name for name in said[0] if all(name in meshes for meshes in said)]
+
+    def plan(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> CallPlan:
+        """Return what a call would do, without sending anything."""
+        called = self._called if options.ranks is None else chosen_ranks(options.ranks, self.ranks, None, {})
+        owner = self.worker_class.__qualname__
+        return plan_call(
+            spec, function, self._whole, tuple(args), dict(kwargs), owner=owner, ranks=called, uneven=options.uneven
+        )
+
+    def run(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> Any:
+        """Plan a call, execute it, and collect its results, or return the `Call` where it does not block."""
+        self._check_open(function)
+        deadline = soonest(self._limit(spec, function, options), args, kwargs)
+        if spec.materialize_futures:
+            args, kwargs = resolved(args, kwargs, deadline)
+        call = self._submit(self.plan(spec, function, args, kwargs, options), spec, function, deadline)
+        blocks = spec.blocking if options.blocking is None else options.blocking
+        return call.result() if blocks else call
+
+    def _limit(self, spec: MethodSpec, function: Callable[..., Any], options: CallOptions) -> Deadline:
+        seconds = next(s for s in (options.timeout, spec.timeout, self._call_timeout) if s is not None)
+        return Deadline(seconds, f"{self._label(function)} on {self.world_size} ranks")
+
+    def _label(self, function: Callable[..., Any]) -> str:
+        return f"{self.worker_class.__qualname__}.{getattr(function, '__name__', repr(function))}"
+
+    def _submit(self, plan: CallPlan, spec: MethodSpec, function: Callable[..., Any], deadline: Deadline) -> Call:
+        self._ranks.wait_until_free(plan.ranks, deadline)
+        placed = {piece: self._backend.place(plan.value(piece)) for piece in plan.pieces()}
+        members = [self._members[rank] for rank in plan.ranks]
+        method, readonly = self._how_to_call(function), spec.inputs == "readonly"
+        requests = [self._request(plan, placed, method, member.rank, readonly) for member in members]
+        return Call(
+            handles=self._send(members, requests),
+            members=members,
+            backend=self._backend,
+            plan=plan,
+            label=self._label(function),
+            deadline=deadline,
+            owner=self,
+        )
+
+    def _send(self, members: Sequence[StartedRank], requests: Sequence[Request]) -> Sequence[Any]:
+        if self._ranks.call_all is not None:
+            return self._ranks.call_all(members, requests)
+        return [self._backend.call(member, request) for member, request in zip(members, requests, strict=True)]
+
+    def _request(
+        self, plan: CallPlan, placed: Mapping[Any, Any], method: str | Callable[..., Any], rank: int, readonly: bool
+    ) -> Request:
+        args, kwargs = plan.call_for(rank)
+        context = CallContext(plan.method, rank, len(self._members), plan.padding(rank))
+        return Request(
+            method=method,
+            args=[placed[piece] for piece in args],
+            kwargs={name: placed[piece] for name, piece in kwargs.items()},
+            context=context,
+            wanted=rank in plan.collected,
+            readonly=readonly,
+        )
+
+    def _how_to_call(self, function: Callable[..., Any]) -> str | Callable[..., Any]:
+        name = getattr(function, "__name__", "")
+        method = name if getattr(self.worker_class, name, None) is function else function
+        return RoleCall(self._role, method) if self._role else method
+
+    def execute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Run `function(worker, ...)` on every rank and return its values in rank order."""
+        return self.run(_EVERY_RANK, function, args, kwargs)  # type: ignore[no-any-return]
+
+    def execute_all(self, method_name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call any method of the worker class on every rank and return its values in rank order.
+
+        Arguments go whole to every rank; `PerRank([...])` gives each rank its own.
+        """
+        return self.execute_all_async(method_name, *args, **kwargs).result()  # type: ignore[no-any-return]
+
+    execute_all_sync = execute_all
+
+    def execute_all_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
+        """Call any method of the worker class on every rank and return the `Call` at once."""
+        warn_of_scattering(method_name, self.world_size, args, kwargs)
+        return self.run(_EVERY_RANK, self._function(method_name), args, kwargs, _AT_ONCE)  # type: ignore[no-any-return]
+
+    def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call any method of the worker class on rank 0 and return its value."""
+        return self.run(_RANK_ZERO, self._function(method_name), args, kwargs)
+
+    execute_rank_zero_sync = execute_rank_zero
+
+    def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
+        """Call any method of the worker class on rank 0 and return the `Call` at once."""
+        return self.run(_RANK_ZERO, self._function(method_name), args, kwargs, _AT_ONCE)  # type: ignore[no-any-return]
+
+    def _function(self, method_name: str) -> Callable[..., Any]:
+        function = getattr(self.worker_class, method_name, None)
+        if not callable(function):
+            raise unknown_method(self, method_name, self._methods)
+        return function  # type: ignore[no-any-return]
+
+    def _check_open(self, function: Callable[..., Any]) -> None:
+        if self._closed:
+            raise GroupUsageError(f"{self!r} is closed; {self._label(function)} cannot be called any more")
+        if self._ranks.bad_news is not None:
+            raise self._ranks.bad_news
+
+    def note_ended(self, call: Call) -> None:
+        """Know that a call has ended: ranks may still be inside it, others may be gone."""
+        if call.inside():
+            self._ranks.note_left(call)
+        lost = [member.rank for member in call.lost()]
+        if lost:
+            self._ranks.tell_peers(lost)
+
+    def __repr__(self) -> str:
+        part = "" if self._called is None else f" {list(self._called)} of {len(self._members)}"
+        role = f".{self._role}" if self._role else ""
+        return f"<{type(self).__name__} {self.name_prefix}{self._ranks.cls.__qualname__}{role}, {self.world_size} ranks{part}>"
+
+
+_EVERY_RANK = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.ALL)
+_RANK_ZERO = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO)
+_AT_ONCE = CallOptions(blocking=False)
+
+
+def _rendezvous(worker: Any) -> tuple[str, str]:
+    info = current_rank()
+    return info.master_addr, str(info.master_port)

@@ -1,0 +1,74 @@
+"""Looking after ranks between calls: a thread that asks which are gone, and what it does then."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from fanfold.worker.abilities import Watches
+from fanfold.worker.errors import GroupUsageError, WorkerLostError
+from fanfold.worker.logs import logger
+from fanfold.worker.ranks import Ranks
+
+OnLost: TypeAlias = "Literal['interrupt', 'next_call'] | Callable[[WorkerLostError], object]"
+
+
+class AlivenessCheck:
+    """A thread that looks after the ranks of a group until it is stopped, they are gone, or nobody holds the group."""
+
+    def __init__(self, ranks: Ranks, group: str, every_n_seconds: float, on_lost: OnLost) -> None:
+        if not isinstance(ranks.backend, Watches):
+            raise GroupUsageError(f"the {ranks.backend.name} backend cannot say which ranks are gone")
+        if on_lost not in ("interrupt", "next_call") and not callable(on_lost):
+            raise GroupUsageError(f"on_lost is 'interrupt', 'next_call' or a function of the report; got {on_lost!r}")
+        if not every_n_seconds > 0:
+            raise GroupUsageError(f"every_n_seconds must be more than 0; got {every_n_seconds!r}")
+        self._group = group
+        self._on_lost = on_lost
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._look,
+            args=(weakref.ref(ranks), every_n_seconds),
+            name=f"fanfold-look-after {group}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _look(self, where: weakref.ref[Ranks], every_n_seconds: float) -> None:
+        while not self._stopped.wait(every_n_seconds):
+            ranks = where()
+            if ranks is None or ranks.closed:
+                return
+            lost = ranks.backend.lost(ranks.members)  # type: ignore[attr-defined]  # checked when this was made
+            if lost and not ranks.closed:
+                self._report(ranks, lost_ranks_error(self._group, lost))
+                return
+            del ranks  # not held while waiting: a group that nobody holds ends
+
+    def _report(self, ranks: Ranks, error: WorkerLostError) -> None:
+        ranks.tell_peers(error.ranks)
+        if callable(self._on_lost):
+            self._on_lost(error)
+            return
+        ranks.bad_news = error
+        if self._on_lost == "interrupt":
+            logger.critical("%s", error)
+            # A real signal: a simulated one would not wake a thread that sleeps in the system.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def lost_ranks_error(group: str, lost: Mapping[int, Exception]) -> WorkerLostError:
+    """Make the report: which ranks of which group, and how each went."""
+    lines = [f"{group} has lost {len(lost)} of its ranks", *(str(error) for _, error in sorted(lost.items()))]
+    error = WorkerLostError("\n".join(lines))
+    error.ranks = tuple(sorted(lost))
+    return error

@@ -1,0 +1,38 @@
+"""A misspelt option is an error with the nearest name, and still one that static tools see."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from fanfold.worker.errors import UnknownOptionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refuses_typos(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function raise `UnknownOptionError` for a keyword that it does not have; its signature stays what it is."""
+    known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    owner = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.keys() <= set(known):
+            raise unknown_option(owner, kwargs.keys() - set(known), known)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def unknown_option(owner: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownOptionError:
+    """Make the error: what was got, what there is, which is nearest."""
+    got, known = sorted(unknown), list(known)
+    near = [match for name in got for match in difflib.get_close_matches(name, known, n=1)]
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+    return UnknownOptionError(
+        f"{owner} has no option {', '.join(map(repr, got))}{hint or ';'} it takes {', '.join(known)}"
+    )
