@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import torch
 
 from fanfold.dataproto import DataProto, position_ids_from_mask
 
-TEXT = textwrap.__doc__.encode() + open(textwrap.__file__, "rb").read()  # noqa: PTH123, SIM115  # a file of the standard library
+TEXT = Path(textwrap.__file__).read_bytes()
 
 
 def text_rows(rows: int, tokens: int, *, first: int = 0) -> torch.Tensor:

@@ -132,7 +132,7 @@ class _CudaMeansCpu(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             # The optimizers know a parameter by the text of its type, and refuse one whose text does not say cuda.
-            return func(*args).replace("torch.", "torch.cuda.")
+            return "torch.cuda." + func(*args).rpartition(".")[2]
         if func is torch.Tensor.to:
             args = tuple(_CPU if _names_cuda(value) else value for value in args)
         if _names_cuda(kwargs.get("device")):

@@ -106,7 +106,7 @@ def language_model(model: ModelConfig, parallel: ParallelConfig, config: Transfo
     stage = parallel_state.get_pipeline_model_parallel_rank()
     return GPTModel(
         config=config,
-        transformer_layer_spec=_block(model.num_layers // parallel.pipeline),
+        transformer_layer_spec=_block(model.num_layers // parallel.pipeline, model.ffn_hidden_size),
         vocab_size=model.vocab_size,
         max_sequence_length=model.max_sequence_length,
         pre_process=stage == 0,
@@ -145,7 +145,7 @@ def set_learning_rate(built: Built, learning_rate: float) -> None:
         group["lr"] = learning_rate * group.get("lr_mult", 1.0)
 
 
-def _block(layers: int) -> TransformerBlockSubmodules:
+def _block(layers: int, ffn_hidden_size: int) -> TransformerBlockSubmodules:
     layer = ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
@@ -164,7 +164,9 @@ def _block(layers: int) -> TransformerBlockSubmodules:
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=Norm,
             mlp=ModuleSpec(
-                module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+                module=MLP,
+                params=accepted(MLP, ffn_hidden_size=ffn_hidden_size),
+                submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
             ),
             mlp_bda=get_bias_dropout_add,
         ),

@@ -1,0 +1,32 @@
+"""A trainer that also shows what is inside; here because ranks in other processes import it by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fanfold.dispatch import Dispatch, register
+from fanfold.megatron import MegatronTrainer, in_megatron
+from fanfold.megatron.worker import load_engine
+
+
+class ProbeTrainer(MegatronTrainer):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def gather_weights(self) -> dict[str, torch.Tensor]:
+        """Return this rank's weights by their names in the whole model."""
+        named = load_engine("model").named_weights(self._built.module)
+        return {name: weight.detach().clone() for name, weight in named}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def first_gradients(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return this rank's gradients for rows of which it takes its share, without a step."""
+        step = load_engine("step")
+        share = batch.chunk(self.parallel.replicas)[self.data_parallel_rank]
+        rows, error = self._read(share)
+        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, self.tensor_device)
+        step.forward_backward(self._built, rows, plan, self.parallel, step.cross_entropy, self.tensor_device)
+        named = load_engine("model").named_weights(self._built.module)
+        return {name: weight.main_grad.detach().clone() for name, weight in named}
