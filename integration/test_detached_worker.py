@@ -32,7 +32,7 @@ def test_run_sh_trains_and_leaves_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "result.json").read_text()) == result
     assert result["steps"] == 60
     assert result["ranks"] == 2
-    assert result["layout"] == "tensor=2 data=1"
+    assert result["layout"] == "tensor=2"
     assert "cpu" in result["device"] or "cuda" in result["device"]
     assert result["server_exited_before_client"] is True
     assert 5.2 < result["first_loss"] < 5.9  # ln 256 = 5.545
