@@ -202,7 +202,9 @@ def _sync_delegate(name: str, generates: bool) -> Callable[..., Any]:
 
     def generate(self: RankProcess, *args: Any, **kwargs: Any) -> Iterator[Any]:
         with errors_travel():
-            yield from _target(self, name)(*args, **kwargs)
+            # No `yield from`: Ray sends values into generators, which the user's need not understand.
+            for value in _target(self, name)(*args, **kwargs):
+                yield value
 
     return generate if generates else call
 
