@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import MethodSpec, specs_of
 from fanfold.worker.errors import MethodNameClashError, UnknownMethodError
+from fanfold.worker.roles import roles_of
 from fanfold.worker.options import DEFAULTS, CallOptions, Uneven
 from fanfold.worker.typos import refuses_typos
 
@@ -82,6 +83,19 @@ def methods_of(cls: type, group_class: type) -> dict[str, Method]:
     return {name: _method(cls, name, spec, group_class) for name, spec in specs_of(cls).items()}
 
 
+def check_class(cls: type, group_class: type) -> None:
+    """Refuse a worker class whose methods or roles cannot all be attributes of the group.
+
+    Raises:
+        MethodNameClashError: Names both places.
+    """
+    methods = methods_of(cls, group_class)
+    for role in roles_of(cls):
+        refuse_hiding(role, f"{cls.__qualname__} has a role {role!r}", group_class)
+        if role in methods:
+            raise MethodNameClashError(f"{cls.__qualname__} has a role {role!r} and a method of that name; rename one")
+
+
 def refuse_hiding(name: str, what: str, group_class: type) -> None:
     """Refuse a name of the user's that the group needs itself.
 
@@ -90,7 +104,7 @@ def refuse_hiding(name: str, what: str, group_class: type) -> None:
     """
     if hasattr(group_class, name):
         raise MethodNameClashError(
-            f"{what}, but {group_class.__qualname__}.{name} is part of the group itself; rename it in the worker class"
+            f"{what}, but {group_class.__qualname__}.{name} is part of the group itself; rename yours"
         )
 
 

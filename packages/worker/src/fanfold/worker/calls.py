@@ -175,6 +175,10 @@ class Call(list[Handle]):
             self._members[position] for position, outcome in outcomes if isinstance(outcome, Failure) and outcome.lost
         ]
 
+    # A call is one thing that happened, not its handles: so it can be a key, as `asyncio.gather(call, ...)` needs.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
     def __reduce__(self) -> Any:
         return list, (list(self),)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from fanfold.worker.backend import Backend
-from fanfold.worker.bind import BoundMethod, methods_of, refuse_hiding, unknown_method
+from fanfold.worker.bind import BoundMethod, check_class, methods_of, unknown_method
 from fanfold.worker.calling import CallingGroup
 from fanfold.worker.errors import GroupUsageError, NotPicklableError
 from fanfold.worker.health import AlivenessCheck, OnLost
@@ -62,7 +62,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
     ) -> None:
         pool, recipe = as_pool(resource_pool), as_recipe(class_with_init)
         prefix = unique_prefix() if name_prefix is None else name_prefix
-        methods_of(recipe.cls, type(self))  # what is wrong with the class is said before anything is started
+        check_class(recipe.cls, type(self))  # what is wrong with it is said before anything is started
         order = start_order(pool, recipe, prefix, worker_env or {})
         deadline = Deadline(
             start_timeout, f"the start of {len(order.names)} ranks of {prefix}{recipe.cls.__qualname__}"

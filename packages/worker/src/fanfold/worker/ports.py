@@ -27,6 +27,9 @@ class HeldPort:
         """Let go of the port."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        self.release()
+
 
 def own_address(seen_from: str) -> str:
     """Return the address by which this machine is reached from another one; nothing is sent for that.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fanfold.worker.errors import WorkerError
+from fanfold.worker.errors import WorkerError, WorkerLostError
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class RankFailure:
 
     def headline(self) -> str:
         """Type and text of the error in one line."""
-        return f"{type(self.error).__name__}: {self.error}".splitlines()[0].strip().removesuffix(":")
+        text = self.error.args[0] if isinstance(self.error, WorkerLostError) else self.error
+        return f"{type(self.error).__name__}: {text}".splitlines()[0].strip()
 
     def place(self) -> str:
         """Where it happened."""
@@ -128,12 +129,13 @@ _SIGNS_OF_A_VICTIM = (
 
 
 def _empty_error(cause: BaseException) -> GroupCallError:
-    if isinstance(cause, GroupCallError):
-        return GroupCallError()
+    is_call = isinstance(cause, GroupCallError)  # a worker drives a group of its own
     try:
-        both = type("GroupCallError", (GroupCallError, type(cause)), {"__module__": __name__})
-        error = both.__new__(both, *cause.args)
-    except TypeError:  # classes whose instances are laid out differently, and classes that refuse to be derived from
+        both = (
+            type(cause) if is_call else type("GroupCallError", (GroupCallError, type(cause)), {"__module__": __name__})
+        )
+        error: GroupCallError = type(cause).__new__(both, *cause.args)
+    except Exception:  # noqa: BLE001  # laid out differently, not made to be derived from, or asking for other arguments
         return GroupCallError()
     _copy_slots(cause, error)
     return error
