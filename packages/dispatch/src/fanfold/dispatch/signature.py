@@ -120,7 +120,13 @@ def _name_of_keywords(signature: inspect.Signature) -> str:
 
 def _mark_in(function: Callable[..., Any], name: str, annotation: Any) -> Mark | None:
     where = f"{getattr(function, '__qualname__', function)}: parameter {name!r}"
-    marks = [extra for extra in _extras(_evaluated(where, function, annotation)) if _is_mark(extra)]
+    extras = list(_extras(_evaluated(where, function, annotation)))
+    marks = [extra for extra in extras if _is_mark(extra)]
+    for unknown in (extra for extra in extras if isinstance(extra, _Unknown)):
+        raise RegistrationError(
+            f"{where} is annotated with {unknown.name}, which only type checkers see and which may be a mark; import it "
+            "outside of `if TYPE_CHECKING`"
+        )
     if not marks:
         return None
     if len(marks) > 1:
@@ -162,22 +168,25 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         builtins = vars(sys.modules["builtins"])
-        return _NAMES_OF_MARKS.get(name) or builtins.get(name) or _Unknown()
+        return _NAMES_OF_MARKS.get(name) or builtins.get(name) or _Unknown(name)
 
 
 class _Unknown:
     """A type that cannot be seen at run time; whatever is done to it gives another one."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _NAMES_OF_MARKS.get(name) or _Unknown()
+        return _NAMES_OF_MARKS.get(name) or _Unknown(f"{self.name}.{name}")
 
     def __getitem__(self, _: Any) -> _Unknown:
-        return _Unknown()
+        return self
 
     def __call__(self, *_: Any, **__: Any) -> _Unknown:
-        return _Unknown()
+        return self
 
     def __or__(self, other: Any) -> Any:
         return Union[other, Any]  # noqa: UP007  `|` has no meaning for a stand-in
