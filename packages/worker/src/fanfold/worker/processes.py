@@ -60,20 +60,29 @@ class ProcessesBackend:
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
         """Start all processes at once and return when each has built its worker."""
-        port = HeldPort("127.0.0.1")
-        board = Switchboard(order.group, self._changed)
-        infos = rank_infos(order.slots, order.group, self.name, port.address)
-        doors = [Door(self._launch(order, info, board), board, port) for info in infos]
-        return self._ready(order, doors, deadline)
+        port, board = HeldPort("127.0.0.1"), Switchboard(order.group, self._changed)
+        doors: list[Door] = []
+        try:
+            for info in rank_infos(order.slots, order.group, self.name, port.address):
+                doors.append(Door(self._launch(order, info, board), board, port))
+            return self._ready(order, doors, deadline)
+        except BaseException:  # Ctrl-C too leaves nothing running
+            self._kill(doors)
+            board.close(KILL_GRACE)
+            port.release()
+            raise
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
         """Kill these ranks and start them anew in the same places under the same names."""
         self._kill(rank.door for rank in ranks)
-        doors = [
-            Door(self._launch(order, rank.door.link.info, rank.door.board), rank.door.board, rank.door.port)
-            for rank in ranks
-        ]
-        return self._ready(order, doors, deadline)
+        doors: list[Door] = []
+        try:
+            for old in (rank.door for rank in ranks):
+                doors.append(Door(self._launch(order, old.link.info, old.board), old.board, old.port))
+            return self._ready(order, doors, deadline)
+        except BaseException:
+            self._kill(doors)
+            raise
 
     def _launch(self, order: StartOrder, info: RankInfo, board: Switchboard) -> RankLink:
         here, there = socket.socketpair()
@@ -96,11 +105,7 @@ class ProcessesBackend:
         return link
 
     def _ready(self, order: StartOrder, doors: Sequence[Door], deadline: Deadline) -> list[StartedRank]:
-        try:
-            self._wait_until_ready(order, [door.link for door in doors], deadline)
-        except BaseException:  # Ctrl-C too leaves nothing running
-            self._kill(doors)
-            raise
+        self._wait_until_ready(order, [door.link for door in doors], deadline)
         return [self._started(door) for door in doors]
 
     def _started(self, door: Door) -> StartedRank:
