@@ -60,6 +60,18 @@ def pack(value: Any, what: str) -> Any:
     return value if is_immutable(value) else Packed(*pickled(value, what))
 
 
+def pack_now(value: Any, what: str) -> Any:
+    """Pack a value and copy its buffers, so that what the sender does to it later is its own business.
+
+    Raises:
+        NotPicklableError: The value, named by `what`, cannot travel.
+    """
+    if is_immutable(value):
+        return value
+    stream, buffers = pickled(value, what)
+    return Packed(stream, [pickle.PickleBuffer(bytes(buffer.raw())) for buffer in buffers])
+
+
 def unpack(value: Any, *, readonly: bool = False) -> Any:
     """Take a value out of its package, if it has one."""
     if not isinstance(value, Packed):
