@@ -10,7 +10,8 @@ import sample_workers
 from ray import cloudpickle
 
 from fanfold.dispatch import CallContext, current_call
-from fanfold.ray.actors import AsyncRankProcess, RankProcess, SyncRankProcess, rank_class
+from fanfold.ray import actors
+from fanfold.ray.actors import AsyncRankProcess, Order, RankProcess, SyncRankProcess, rank_class
 from fanfold.ray.errors import GroupStartingError
 
 
@@ -94,19 +95,24 @@ class ToldLater(Told):
         yield "c"
 
 
-CONTEXT = CallContext(method="ask", rank=3, world_size=4)
+def order(method: Any, *names: str, wanted: bool = True) -> Order:
+    return Order(CallContext(method="ask", rank=3, world_size=4), method, names, wanted, readonly=False)
+
+
+@pytest.fixture(autouse=True)
+def no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors, "_task_id", lambda: "task")
 
 
 def test_a_groups_call_knows_itself() -> None:
     process = built(Told)
-    assert process.fanfold_call(CONTEXT, True, "ask", ("suffix",), "!") == "ask!"
-    assert process.fanfold_call(CONTEXT, False, "ask", ("suffix",), "!") is None
-    assert process.fanfold_call(CONTEXT, True, "letters", ()) == ["a", "b"]
-    assert process.fanfold_call(CONTEXT, True, lambda worker, x: (type(worker), x), (), 1) == (Told, 1)
+    assert process.fanfold_call(order("ask", "suffix"), "!") == "ask!"
+    assert process.fanfold_call(order("ask", "suffix", wanted=False), "!") is None
+    assert process.fanfold_call(order("letters")) == ["a", "b"]
+    assert process.fanfold_call(order(lambda worker, x: (type(worker), x)), 1) == (Told, 1)
 
 
 def test_an_async_call_knows_itself() -> None:
     process = built(ToldLater)
-    calls = [("ask_later", ()), ("letters_later", ()), ("letters", ())]
-    results = [asyncio.run(process.fanfold_call(CONTEXT, True, name, names)) for name, names in calls]
+    results = [asyncio.run(process.fanfold_call(order(name))) for name in ("ask_later", "letters_later", "letters")]
     assert results == [3, ["c"], ["a", "b"]]

@@ -47,7 +47,9 @@ def test_need_is_for_all_processes_of_an_entry() -> None:
 
 
 @given(st.lists(RESOURCES, max_size=3), nodes())
-def test_separate_nodes_are_found_whenever_there_are_any(needs: list[dict[str, float]], places: list[NodeState]) -> None:
+def test_separate_nodes_are_found_whenever_there_are_any(
+    needs: list[dict[str, float]], places: list[NodeState]
+) -> None:
     found = separate_nodes(needs, places)
     assert (found is not None) == placeable(needs, places, apart=True)
     if found is not None:
@@ -56,7 +58,9 @@ def test_separate_nodes_are_found_whenever_there_are_any(needs: list[dict[str, f
 
 
 @given(st.integers(1, 3), RESOURCES, nodes())
-def test_equal_entries_are_in_the_order_of_addresses(count: int, need: dict[str, float], places: list[NodeState]) -> None:
+def test_equal_entries_are_in_the_order_of_addresses(
+    count: int, need: dict[str, float], places: list[NodeState]
+) -> None:
     found = separate_nodes([need] * count, places)
     if found is not None:
         assert found == in_address_order(found)

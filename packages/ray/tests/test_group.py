@@ -208,7 +208,9 @@ def test_a_process_that_ends_while_it_builds_is_named(pair: RayResourcePool) -> 
 
 
 def test_a_start_that_takes_too_long_names_who_is_missing(pair: RayResourcePool) -> None:
-    with pytest.raises(WaitTimeoutError, match=r"rank 1 \(fFragile_1:0, node .*, pid .*\) is still importing or building"):
+    with pytest.raises(
+        WaitTimeoutError, match=r"rank 1 \(fFragile_1:0, node .*, pid .*\) is still importing or building"
+    ):
         RayWorkerGroup(pair, RayClassWithInitArgs(Fragile, 1, "hang"), name_prefix="f", start_timeout=8)
     assert own_actors() == []
 

@@ -18,6 +18,11 @@ from fanfold.ray.group import RayWorkerGroup
 from fanfold.ray.placement import BundlePlace, RayResourcePool, sort_placement_group_by_node_ip
 from fanfold.ray.recipe import RayClassWithInitArgs
 from fanfold.ray.registry import list_groups, stop_group
+from fanfold.worker import (
+    create_colocated_worker_cls,
+    create_colocated_worker_cls_fused,
+    create_colocated_worker_raw_cls,
+)
 
 __all__ = [
     "NAMESPACE",
@@ -37,6 +42,9 @@ __all__ = [
     "address_sort_key",
     "attach",
     "connect",
+    "create_colocated_worker_cls",
+    "create_colocated_worker_cls_fused",
+    "create_colocated_worker_raw_cls",
     "list_groups",
     "sort_placement_group_by_node_ip",
     "stop_group",

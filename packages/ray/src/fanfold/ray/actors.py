@@ -16,13 +16,17 @@ import dataclasses
 import inspect
 import os
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import CallContext, serving
+from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
-from fanfold.ray.portable import errors_travel, unpack_recipe
+from fanfold.ray.parcels import Parcel, opened
 from fanfold.ray.rendezvous import HeldPort
-from fanfold.worker import RankInfo
+from fanfold.ray.sidedoor import Doorbell, SideDoor
+from fanfold.ray.travelling import errors_travel
+from fanfold.worker import ClassWithInitArgs, RankInfo
+from fanfold.worker.executing import callable_of, finished, finished_in_loop
 from fanfold.worker.rank import enter_rank
 
 import ray
@@ -31,9 +35,11 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from fanfold.ray.refs import Ref
+
 # A module of this name does not exist, so Ray ships the generated class itself instead of its name.
 _GENERATED_MODULE = "fanfold.ray.generated"
-_OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port"})
+_OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +53,7 @@ class RankAnswer:
     gpu_ids: tuple[str, ...]
     info: RankInfo | None
     placement_group: PlacementGroup | None
+    bell: Doorbell | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +63,30 @@ class Birth:
     Attributes:
         info: Who it is; the meeting point is filled in by the rank itself.
         environment: What the user wants in `os.environ` before the class is imported.
-        references: Ray's references inside the pickled recipe, in the order in which it mentions them.
+        secret: What has to be known to ask the rank something from the side.
     """
 
     info: RankInfo
     environment: Mapping[str, str]
-    references: Sequence[Any]
+    secret: str
+
+
+class Order(NamedTuple):
+    """A group's call, as a rank is told; the values follow it as arguments of their own, so that Ray resolves them.
+
+    Attributes:
+        context: The call, as the method may see it.
+        method: The method's name, or a function that is given the worker first.
+        names: The last values are keyword arguments with these names.
+        wanted: Whether the result travels back.
+        readonly: Whether the method promises not to write into its arguments.
+    """
+
+    context: CallContext
+    method: Any
+    names: tuple[str, ...]
+    wanted: bool
+    readonly: bool
 
 
 class RankProcess:
@@ -69,6 +94,8 @@ class RankProcess:
 
     _fanfold_instance: Any = None
     _fanfold_port: HeldPort | None = None
+    _fanfold_desk: Desk | None = None
+    _fanfold_door: SideDoor | None = None
 
     def __getattr__(self, name: str) -> Any:
         # For __ray_call__ and Ray's own questions: whoever looks at the actor sees the user's object.
@@ -98,31 +125,26 @@ class SyncRankProcess(RankProcess):
 
     def fanfold_hello(self) -> RankAnswer:
         """Say which process this is, as soon as there is one, and which rank, as soon as it is one."""
-        return _answer()
+        return _answer(self)
 
     def fanfold_rendezvous(self, port_range: tuple[int, int] | None) -> tuple[str, int]:
         """Reserve the ranks' meeting point on this node: its address and a port that stays reserved."""
         return _reserve_meeting_point(self, port_range)
 
-    def fanfold_start(self, birth: Birth, recipe: bytes, master: tuple[str, int]) -> None:
+    def fanfold_start(self, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> RankAnswer:
         """Become that rank, then import and build the user's class."""
         with errors_travel():
-            cls, args, kwargs = _recipe_on_rank(birth, recipe, master)
-            args = [ray.get(value) if isinstance(value, ray.ObjectRef) else value for value in args]
-            kwargs = {
-                key: ray.get(value) if isinstance(value, ray.ObjectRef) else value for key, value in kwargs.items()
-            }
-            self._fanfold_instance = cls(*args, **kwargs)
+            made = _recipe_on_rank(self, birth, recipe, master)
+            self._fanfold_instance = _with_values(made, ray.get(_references(made)))()
+        return _answer(self)
 
-    def fanfold_call(
-        self, context: CallContext, wanted: bool, method: str | Callable[..., Any], names: Sequence[str], *values: Any
-    ) -> Any:
-        """Run a method for a group's call; the last values are keyword arguments with these names."""
-        args, kwargs = _arguments(names, values)
-        with errors_travel(), serving(context):
-            result = _target(self, method)(*args, **kwargs)
-            result = list(result) if inspect.isgenerator(result) else result
-        return result if wanted else None
+    def fanfold_call(self, order: Order, *values: Any) -> Any:
+        """Run a method for a group's call."""
+        with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
+            if not wanted:
+                return None
+            result = finished(_begun(self, order, values))
+        return result if order.wanted else None
 
 
 class AsyncRankProcess(RankProcess):
@@ -130,28 +152,27 @@ class AsyncRankProcess(RankProcess):
 
     async def fanfold_hello(self) -> RankAnswer:
         """Say which process this is, as soon as there is one, and which rank, as soon as it is one."""
-        return _answer()
+        return _answer(self)
 
     async def fanfold_rendezvous(self, port_range: tuple[int, int] | None) -> tuple[str, int]:
         """Reserve the ranks' meeting point on this node: its address and a port that stays reserved."""
         return _reserve_meeting_point(self, port_range)
 
-    async def fanfold_start(self, birth: Birth, recipe: bytes, master: tuple[str, int]) -> None:
+    async def fanfold_start(self, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> RankAnswer:
         """Become that rank, then import and build the user's class."""
         with errors_travel():
-            cls, args, kwargs = _recipe_on_rank(birth, recipe, master)
-            args = [await value if isinstance(value, ray.ObjectRef) else value for value in args]
-            kwargs = {key: await value if isinstance(value, ray.ObjectRef) else value for key, value in kwargs.items()}
-            self._fanfold_instance = cls(*args, **kwargs)
+            made = _recipe_on_rank(self, birth, recipe, master)
+            values = [await reference for reference in _references(made)]
+            self._fanfold_instance = _with_values(made, values)()
+        return _answer(self)
 
-    async def fanfold_call(
-        self, context: CallContext, wanted: bool, method: str | Callable[..., Any], names: Sequence[str], *values: Any
-    ) -> Any:
-        """Run a method for a group's call; the last values are keyword arguments with these names."""
-        args, kwargs = _arguments(names, values)
-        with errors_travel(), serving(context):
-            result = await _finished(_target(self, method)(*args, **kwargs))
-        return result if wanted else None
+    async def fanfold_call(self, order: Order, *values: Any) -> Any:
+        """Run a method for a group's call."""
+        with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
+            if not wanted:
+                return None
+            result = await finished_in_loop(_begun(self, order, values))
+        return result if order.wanted else None
 
 
 def rank_class(cls: type) -> type:
@@ -203,8 +224,7 @@ def _sync_delegate(name: str, generates: bool) -> Callable[..., Any]:
     def generate(self: RankProcess, *args: Any, **kwargs: Any) -> Iterator[Any]:
         with errors_travel():
             # No `yield from`: Ray sends values into generators, which the user's need not understand.
-            for value in _target(self, name)(*args, **kwargs):
-                yield value
+            yield from _target(self, name)(*args, **kwargs)
 
     return generate if generates else call
 
@@ -228,49 +248,73 @@ def _async_delegate(name: str, generates: bool) -> Callable[..., Any]:
     return generate if generates else call
 
 
+def _is_async(method: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
 def _reserve_meeting_point(process: RankProcess, port_range: tuple[int, int] | None) -> tuple[str, int]:
     held = HeldPort(port_range)
     process._fanfold_port = held  # noqa: SLF001  # this module's own class
     return ray.util.get_node_ip_address(), held.port
 
 
-def _recipe_on_rank(birth: Birth, recipe: bytes, master: tuple[str, int]) -> tuple[Any, Any, Any]:
+def _recipe_on_rank(process: RankProcess, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> ClassWithInitArgs:
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
-    cls, args, kwargs = unpack_recipe(recipe, birth.references)
-    return cls, args, kwargs
+    desk = Desk(birth.info.rank)
+    answers = {"status": lambda _: desk.status(), "cancel": desk.cancel}
+    process._fanfold_desk = desk  # noqa: SLF001  # as above
+    host, actor_id = ray.util.get_node_ip_address(), str(ray.get_runtime_context().get_actor_id())
+    process._fanfold_door = SideDoor(host, birth.secret, actor_id, answers)  # noqa: SLF001  # as above
+    return recipe.open()  # type: ignore[no-any-return]
 
 
-def _answer() -> RankAnswer:
-    context = ray.get_runtime_context()
-    gpus = tuple(str(number) for number in context.get_accelerator_ids().get("GPU", ()))
+def _references(recipe: ClassWithInitArgs) -> list[Ref]:
+    return [value for value in (*recipe.args, *recipe.kwargs.values()) if isinstance(value, ray.ObjectRef)]
+
+
+def _with_values(recipe: ClassWithInitArgs, values: Sequence[Any]) -> ClassWithInitArgs:
+    # As Ray does it for an actor's own constructor: a reference among the arguments arrives as its value.
+    left = iter(values)
+    args = [next(left) if isinstance(value, ray.ObjectRef) else value for value in recipe.args]
+    named = {key: next(left) if isinstance(value, ray.ObjectRef) else value for key, value in recipe.kwargs.items()}
+    return recipe.with_arguments(args, named)
+
+
+def _answer(process: RankProcess) -> RankAnswer:
+    context, door = ray.get_runtime_context(), process._fanfold_door  # noqa: SLF001  # as above
     return RankAnswer(
         name=context.get_actor_name() or "",
         pid=os.getpid(),
         node_id=context.get_node_id(),
         address=ray.util.get_node_ip_address(),
-        gpu_ids=gpus,
-        info=RankInfo.from_environment() if os.environ.get("WG_BACKEND") else None,
+        gpu_ids=tuple(str(number) for number in context.get_accelerator_ids().get("GPU", ())),
+        info=RankInfo.from_environment() if door is not None else None,
         placement_group=get_current_placement_group(),
+        bell=None if door is None else door.bell,
     )
 
 
-def _target(process: RankProcess, method: str | Callable[..., Any]) -> Callable[..., Any]:
-    instance = process._fanfold_instance  # noqa: SLF001  # this module's own class
+def _instance(process: RankProcess, method: Any) -> Any:
+    instance = process._fanfold_instance  # noqa: SLF001  # as above
     if instance is None:
         raise GroupStartingError(f"{process!r} has not built its worker; it cannot run {method}")
-    if isinstance(method, str):
-        return getattr(instance, method)  # type: ignore[no-any-return]
-    return lambda *args, **kwargs: method(instance, *args, **kwargs)
+    return instance
 
 
-def _arguments(names: Sequence[str], values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    cut = len(values) - len(names)
-    return values[:cut], dict(zip(names, values[cut:], strict=True))
+def _target(process: RankProcess, method: str) -> Callable[..., Any]:
+    return callable_of(_instance(process, method), method)
 
 
-async def _finished(result: Any) -> Any:
-    if inspect.isawaitable(result):
-        return await result
-    if inspect.isasyncgen(result):
-        return [value async for value in result]
-    return list(result) if inspect.isgenerator(result) else result
+def _desk(process: RankProcess) -> Desk:
+    return process._fanfold_desk or Desk(0)  # noqa: SLF001  # as above
+
+
+def _task_id() -> str:
+    return str(ray.get_runtime_context().get_task_id())
+
+
+def _begun(process: RankProcess, order: Order, values: Sequence[Any]) -> Any:
+    method, *arguments = opened([order.method, *values], readonly=order.readonly)
+    cut = len(arguments) - len(order.names)
+    named = dict(zip(order.names, arguments[cut:], strict=True))
+    return callable_of(_instance(process, method), method)(*arguments[:cut], **named)

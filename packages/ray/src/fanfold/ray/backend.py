@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
+from fanfold.ray.actors import Order, RankAnswer
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError
-from fanfold.ray.names import wait_until_free
-from fanfold.ray.outcomes import fetch
+from fanfold.ray.names import named_actors, wait_until_free
+from fanfold.ray.outcomes import fetch, lost_error
+from fanfold.ray.parcels import placed
+from fanfold.ray.refs import Ref, value_of
+from fanfold.ray.sidedoor import Doorbell, ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
-from fanfold.worker import Deadline, GroupUsageError, NotPicklableError, Outcome, Request, StartedRank, StartOrder
+from fanfold.worker import (
+    Deadline,
+    GroupUsageError,
+    Outcome,
+    RankStatus,
+    Request,
+    StartedRank,
+    StartOrder,
+    WorkerLostError,
+)
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from fanfold.ray.actors import RankAnswer
     from fanfold.ray.placement import BundlePlace, RayResourcePool
-    from fanfold.ray.refs import Ref
 
-_INLINE_BYTES = 16384  # up to that a value travels with the call: putting it first would cost more
-_SCALARS = (type(None), bool, int, float, complex)
+_LAST_WORDS = 2.0  # seconds for Ray to say how an actor that is gone went
 
 
 class RayBackend:
@@ -36,6 +48,7 @@ class RayBackend:
         use_gpu: Whether the actors take their share of the pool's GPUs.
         watcher: Hears of a start.
         class_name: Name of the workers' class, where they are not started here.
+        bells: By rank, how to ask from the side, where they are not started here.
 
     Raises:
         LifetimeError: Actors and pool would not live equally long.
@@ -54,19 +67,23 @@ class RayBackend:
         use_gpu: bool = True,
         watcher: StartWatcher | None = None,
         class_name: str = "",
+        bells: Mapping[int, Doorbell] | None = None,
     ) -> None:
         if pool is not None:
             check_lifetimes(pool, detached=detached)
         self.pool = pool
         self.detached = detached
         self.namespace = current_namespace() if namespace is None else namespace
-        self.answers: list[RankAnswer] = []
+        self.master = master
+        self.answers: dict[int, RankAnswer] = {}
         self.places: list[BundlePlace] = []
-        self._master, self._master_port_range = master, master_port_range
+        self.ranks: list[StartedRank] = []
+        self.bells = dict(bells or {})
+        self.secret = os.urandom(16).hex()
+        self._master_port_range = master_port_range
         self._use_gpu = use_gpu
         self._watcher = watcher
         self._class_name = class_name
-        self.ranks: list[StartedRank] = []
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
         """Start all ranks at once and return them in rank order when each has built its worker.
@@ -81,24 +98,50 @@ class RayBackend:
         places = self.pool.bundles()
         self.pool.admit(order.group, places)
         try:
-            launch = Launch(order, places, self._circumstances(self.pool))
+            launch = Launch(order, places, self._circumstances(self.pool), range(len(order.slots)))
             self.ranks = launch.run(deadline)
         except BaseException:
             self.pool.discharge(places)
             raise
-        self.answers, self.places, self._class_name = launch.answers, places, order.recipe.cls.__qualname__
+        self.places, self._class_name, self.master = places, order.recipe.cls.__qualname__, launch.master
+        self._note(launch.answers)
         return self.ranks
 
-    def _circumstances(self, pool: RayResourcePool) -> Circumstances:
+    def _circumstances(self, pool: RayResourcePool, port_range: tuple[int, int] | None = None) -> Circumstances:
         share = pool.share()
         return Circumstances(
             namespace=self.namespace,
             detached=self.detached,
+            secret=self.secret,
             share=share if self._use_gpu else {**share, "num_gpus": 0.0},
-            master=self._master,
-            master_port_range=self._master_port_range,
+            master=None if port_range else self.master,
+            master_port_range=port_range or self._master_port_range,
             watcher=self._watcher,
         )
+
+    def _note(self, answers: Mapping[int, RankAnswer]) -> None:
+        self.answers.update(answers)
+        self.bells.update({rank: answer.bell for rank, answer in answers.items() if answer.bell is not None})
+
+    def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
+        """Kill these ranks and start them anew in their bundles, under their names, with the same rank environment.
+
+        Raises:
+            GroupUsageError: The ranks were started by another process.
+            WorkerStartError: A rank could not build its worker; its own error is the cause.
+            WaitTimeoutError: Not all ranks were ready in time.
+        """
+        if self.pool is None or self.master is None:
+            raise GroupUsageError("ranks are renewed by the process that started them; this one only reaches them")
+        end_actors([rank.door for rank in ranks])
+        wait_until_free([rank.name for rank in ranks], self.namespace, deadline.left())
+        wanted = [rank.rank for rank in ranks]
+        # Rank 0's process held the port; a new one takes the same again, since the other ranks know it.
+        port = (self.master[1], self.master[1] + 1) if 0 in wanted else None
+        launch = Launch(order, self.places, self._circumstances(self.pool, port), wanted)
+        renewed = launch.run(deadline)
+        self._note(launch.answers)
+        return renewed
 
     def place(self, value: Any) -> Any:
         """Put a value into the object store, once, unless it is small; a reference stays what it is.
@@ -106,29 +149,22 @@ class RayBackend:
         Raises:
             NotPicklableError: The value cannot travel.
         """
-        if isinstance(value, ray.ObjectRef) or _is_small(value):
-            return value
-        try:
-            return ray.put(value)
-        except Exception as error:  # a user's __reduce__ may raise anything
-            raise NotPicklableError(
-                f"an argument of type {type(value).__qualname__} cannot travel to another rank: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        return placed(value, f"an argument of type {type(value).__qualname__}")
 
     def call(self, rank: StartedRank, request: Request) -> Ref:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
         label = f"{self._class_name}.{request.label}" if self._class_name else request.label
-        values = [*request.args, *request.kwargs.values()]
+        method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
+        order = Order(request.context, method, tuple(request.kwargs), request.wanted, request.readonly)
         submit = rank.door.fanfold_call.options(name=label)
-        submitted: Ref = submit.remote(request.context, request.wanted, request.method, tuple(request.kwargs), *values)
+        submitted: Ref = submit.remote(order, *request.args, *request.kwargs.values())
         return submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""
         references = list(handles)
         finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
-        if finished:
+        if finished and len(references) > 1:
             finished, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
         ready = set(finished)
         return {position for position, reference in enumerate(references) if reference in ready}
@@ -137,8 +173,35 @@ class RayBackend:
         """Bring the outcome of a finished call."""
         return fetch(handle)
 
+    def lost(self, ranks: Sequence[StartedRank]) -> Mapping[int, Exception]:
+        """Return, by rank, how those went that are gone."""
+        living = {name for namespace, name in named_actors() if namespace == self.namespace}
+        found = {rank.rank: _last_words(rank) for rank in ranks if rank.name not in living}
+        return {rank: error for rank, error in found.items() if error is not None}
+
+    def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:
+        """Ask all ranks where they are and return what has come after `limit` seconds, with a note for the others."""
+        bells = [self.bells.get(rank.rank) for rank in ranks]
+        said = ring(bells, "status", [None] * len(bells), limit)
+        return {rank.rank: _status(rank.rank, answer) for rank, answer in zip(ranks, said, strict=True)}
+
+    def cancel(self, handles: Sequence[Ref], limit: float) -> Sequence[str]:
+        """Drop calls that have not begun and flag those that run; say for each which it was."""
+        finished = self.wait(handles, 0)
+        tasks = [handle.task_id() for handle in handles]
+        by_actor = {bell.actor_id: bell for bell in self.bells.values()}
+        bells = [by_actor.get(task.actor_id().hex()) for task in tasks]
+        said = ring(bells, "cancel", [task.hex() for task in tasks], limit)
+        return ["finished" if position in finished else answer or "running" for position, answer in enumerate(said)]
+
+    def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what gives this backend and its ranks in another process of the cluster."""
+        return _reached, (self.namespace, self._class_name, self.bells, tuple(ranks))
+
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:
         """Kill ranks, rank 0 last, and return when their names are free; ranks that are gone already are no error."""
+        if not ray.is_initialized():  # they ended with this process's connection to the cluster
+            return
         first = [rank for rank in ranks if rank.rank == 0]
         deadline = Deadline(limit, "the end of all ranks")
         for batch in ([rank for rank in ranks if rank.rank != 0], first):
@@ -167,7 +230,22 @@ def check_lifetimes(pool: RayResourcePool, *, detached: bool) -> None:
         )
 
 
-def _is_small(value: Any) -> bool:
-    if isinstance(value, (str, bytes)):
-        return len(value) <= _INLINE_BYTES
-    return isinstance(value, _SCALARS)
+def _reached(
+    namespace: str, class_name: str, bells: Mapping[int, Doorbell], ranks: Sequence[StartedRank]
+) -> tuple[RayBackend, Sequence[StartedRank]]:
+    return RayBackend(None, namespace=namespace, class_name=class_name, bells=bells), ranks
+
+
+def _status(rank: int, answer: Any) -> RankStatus:
+    return RankStatus(rank, note="does not answer") if answer is None else RankStatus(*answer)
+
+
+def _last_words(rank: StartedRank) -> WorkerLostError | None:
+    # Also for workers whose names are elsewhere or unknown: those answer, or are busy.
+    try:
+        value_of(rank.door.__ray_ready__.remote(), _LAST_WORDS)
+    except RayActorError as error:
+        return lost_error(error)
+    except GetTimeoutError:
+        return None
+    return None

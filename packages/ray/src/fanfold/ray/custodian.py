@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.manifest import Manifest, custodian_name
 from fanfold.ray.names import actor_named
-from fanfold.ray.stopping import end_workers, remove_unshared
+from fanfold.ray.stopping import end_workers, remove_unshared, say_goodbye
 
 import ray
 
@@ -84,7 +84,7 @@ class Custodian:
         self.touch()
         return self._manifest
 
-    def learn_meshes(self, meshes: Mapping[str, Mesh]) -> None:
+    def learn_meshes(self, meshes: Mapping[str, Mapping[str, Mesh]]) -> None:
         """Hear which meshes the ranks have registered."""
         if self._manifest is not None:
             self._manifest = dataclasses.replace(self._manifest, meshes={**self._manifest.meshes, **meshes})
@@ -105,6 +105,8 @@ class Custodian:
     def stop(self, limit: float) -> list[str]:
         """End all ranks, remove placement groups in which no other group lives, and return the names that are left."""
         self._stopping = True
+        if self._manifest is not None and self._manifest.says_goodbye:
+            say_goodbye(self._worker_names, self._namespace, limit / 2)
         left = end_workers(self._worker_names, self._namespace, limit)
         remove_unshared(self._placement_groups, self._group, limit)
         return left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fanfold.ray.custodian import GroupState, create_custodian, custodian_of
 from fanfold.ray.errors import NameTakenError
@@ -11,6 +11,7 @@ from fanfold.ray.manifest import Manifest, class_path, custodian_name, methods_o
 from fanfold.ray.names import actor_named, wait_until_free
 from fanfold.ray.refs import value_of
 from fanfold.ray.starting import name_is_taken
+from fanfold.worker.worker import overrides_hook
 
 import ray
 from ray import cloudpickle
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from fanfold.worker import StartedRank
 
     from ray.util.placement_group import PlacementGroup
+
+T = TypeVar("T")
 
 _ANSWER_LIMIT = 10.0  # seconds for a custodian's answer; its process is started beside those of the ranks
 _TOUCHES_PER_KEEP = 4  # how often a client shows up within the time that a group is kept for
@@ -71,6 +74,7 @@ class Detachment:
             max_colocate_count=backend.pool.max_colocate_count,
             keep_for=self.keep_for,
             placement_groups=backend.pool.pgs,
+            says_goodbye=overrides_hook(cls, "on_stop"),
         )
         value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
 
@@ -132,12 +136,25 @@ class Presence:
 
     __del__ = end
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # whoever gets a copy of the group is no client of its own
+
+
+class AtHome(Generic[T]):
+    """Something that stays with this process: it arrives nowhere as nothing."""
+
+    def __init__(self, value: T | None = None) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[type[AtHome[T]], tuple[()]]:
+        return AtHome, ()
+
 
 def _touch_until(over: threading.Event, custodian: Actor, every: float) -> None:
     while not over.wait(every) and ray.is_initialized():
         custodian.touch.remote()
 
 
-def tell_meshes(custodian: Actor, meshes: Mapping[str, Mesh]) -> None:
-    """Let later clients know the meshes without asking the ranks."""
-    custodian.learn_meshes.remote(dict(meshes))
+def tell_meshes(custodian: Actor, meshes: Mapping[str, Mapping[str, Mesh]]) -> None:
+    """Let later clients know the meshes of each role without asking the ranks."""
+    custodian.learn_meshes.remote({role: dict(known) for role, known in meshes.items()})

@@ -7,22 +7,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
-from fanfold.ray.detached import Presence, tell_meshes
+from fanfold.ray.detached import AtHome, Presence, tell_meshes
 from fanfold.ray.discovery import FoundGroup, check_fit, class_from, find_group, members_by_handle, members_by_name
 from fanfold.ray.durations import seconds_of
 from fanfold.ray.errors import BrokenGroupError
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
-from fanfold.ray.recipe import RayClassWithInitArgs, as_ray_recipe
+from fanfold.ray.recipe import as_ray_recipe
 from fanfold.ray.registry import stop_group
-from fanfold.worker import CALL_LIMIT, START_LIMIT, STOP_LIMIT, GroupUsageError, StartedRank, WorkerGroup
+from fanfold.worker import (
+    CALL_LIMIT,
+    START_LIMIT,
+    STOP_LIMIT,
+    ClassWithInitArgs,
+    GroupUsageError,
+    StartedRank,
+    WorkerGroup,
+)
+from fanfold.worker.bind import check_class
 from fanfold.worker.group import unique_prefix
+from fanfold.worker.limits import WARN_AFTER
+from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fanfold.dispatch import Mesh
     from fanfold.ray.refs import Actor
+    from fanfold.ray.sidedoor import Doorbell
 
 WorkerT = TypeVar("WorkerT")
 
@@ -48,6 +60,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         keep_for: After how long without any client a detached group ends itself, in seconds or as "30m"; None: never.
         start_timeout: Seconds until all ranks have built their workers.
         call_timeout: Seconds for one call, where the method itself says nothing else.
+        warn_after: Seconds after which a call that is waited for logs where its ranks are; None: never.
 
     Raises:
         NoClusterError: This process is not connected to a cluster.
@@ -58,6 +71,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         WaitTimeoutError: Not all ranks were ready in time; nothing is left running.
     """
 
+    @refuses_typos
     def __init__(  # noqa: PLR0913, PLR0917  # names and order that users know
         self,
         resource_pool: RayResourcePool | Sequence[int] | None = None,
@@ -78,6 +92,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         keep_for: float | str | None = None,
         start_timeout: float = START_LIMIT,
         call_timeout: float = CALL_LIMIT,
+        warn_after: float | None = WARN_AFTER,
     ) -> None:
         require_cluster("a worker group")
         recipe = _recipe(ray_cls_with_init)
@@ -92,6 +107,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
                 "worker_names and worker_handles are for workers that exist; leave out resource_pool then"
             )
         prefix = unique_prefix() if name_prefix is None else name_prefix
+        check_class(recipe.cls, type(self))  # what is wrong with it is said before anything is placed
         pool = (
             resource_pool
             if isinstance(resource_pool, RayResourcePool)
@@ -113,30 +129,35 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
                 worker_env=worker_env,
                 start_timeout=start_timeout,
                 call_timeout=call_timeout,
+                warn_after=warn_after,
             )
             birth.settle(self._members, recipe.cls)
         self._owned = not detached
-        self._own_pool = None if pool is resource_pool else pool
-        self._live(where, birth.custodian, birth.keep_for)
+        self._own_pool = None if pool is resource_pool or detached else pool
+        self._live(where, birth.custodian, birth.keep_for, birth)
 
-    def _join(
+    def _join(  # noqa: PLR0913, PLR0917
         self,
         members: Sequence[StartedRank],
         cls: type,
         name_prefix: str | None,
         namespace: str,
-        call_timeout: float = CALL_LIMIT,
+        call_timeout: float,
+        bells: Mapping[int, Doorbell] | None = None,
     ) -> None:
-        backend = RayBackend(None, namespace=namespace, class_name=cls.__qualname__)
+        backend = RayBackend(None, namespace=namespace, class_name=cls.__qualname__, bells=bells)
         self._adopt(backend, members, cls, name_prefix or "", call_timeout=call_timeout, owned=False)
         self.resource_pool = None
         self._own_pool = None
         self._live(namespace, None, None)
 
-    def _live(self, namespace: str, custodian: Actor | None, keep_for: float | None) -> None:
+    def _live(
+        self, namespace: str, custodian: Actor | None, keep_for: float | None, birth: GroupBirth | None = None
+    ) -> None:
         self.namespace = namespace
         self._custodian = custodian
         self._presence = Presence(custodian, keep_for) if custodian is not None and keep_for is not None else None
+        self._birth = AtHome(birth)
 
     @classmethod
     def from_detached(  # noqa: PLR0913  # names and order that users know
@@ -198,8 +219,9 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         worker_class = class_from(found.manifest) if given is None else given
         if not force:
             check_fit(found.manifest, worker_class, schema_of(worker_class))
-        self._join(found.members, worker_class, name, namespace, call_timeout)
-        self._meshes.update(found.manifest.meshes)
+        bells = {record.rank: record.bell for record in found.manifest.ranks if record.bell is not None}
+        self._join(found.members, worker_class, name, namespace, call_timeout, bells)
+        self._ranks.meshes.update({role: dict(meshes) for role, meshes in found.manifest.meshes.items()})
         self.resource_pool = RayResourcePool.adopt(
             found.manifest.process_on_nodes,
             found.manifest.placement_groups,
@@ -210,7 +232,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
     @property
     def workers(self) -> list[Actor]:
         """The workers' actor handles, in rank order: plain Ray handles, for `handle.method.remote()` and all else."""
-        return [member.door for member in self._members]
+        return [self._members[rank].door for rank in self.ranks]
 
     def mesh(self, name: str) -> Mesh:
         """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.
@@ -218,15 +240,33 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         Raises:
             MeshError: No rank registered that mesh, or only some did.
         """
-        is_new = name not in self._meshes
+        known = name in self._meshes
         mesh = super().mesh(name)
-        if is_new and self._custodian is not None:
-            tell_meshes(self._custodian, self._meshes)
+        if not known and name in self._meshes and self._custodian is not None:
+            tell_meshes(self._custodian, self._ranks.meshes)
         return mesh
 
+    def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
+        """Kill ranks and start them anew in their bundles, under their names; returns which.
+
+        Args:
+            ranks: Which ones; those that are gone or still inside a call that has ended, unless given.
+            timeout: Seconds until they have built their workers.
+
+        Raises:
+            GroupUsageError: The group did not start its ranks.
+            WorkerStartError: One could not build its worker.
+        """
+        renewed = super().recover(ranks, timeout)
+        if renewed and self._birth.value is not None:
+            self._birth.value.settle(self._members, self._ranks.cls)
+        return renewed
+
     def close(self) -> None:
-        """End the ranks, rank 0 last; a detached or attached group only lets go of them. Closing twice is fine."""
+        """End the ranks, rank 0 last; a detached or attached group, or a part, only lets go. Closing twice is fine."""
         super().close()
+        if self._owner is not None:
+            return
         if self._presence is not None:
             self._presence.end()
         if self._own_pool is not None:
@@ -236,12 +276,14 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         """End the ranks for good, those of a detached group too, and free their names and places.
 
         Raises:
-            GroupUsageError: The group was joined from workers of other groups; end those.
+            GroupUsageError: The group is a part, or was joined from workers of other groups; end those.
             WaitTimeoutError: Ranks were not gone after `limit` seconds.
         """
-        if not self._owned and self._custodian is None and not self._closed:
+        if self._owner is not None or (self._custodian is None and not self._owned and not self._closed):
             raise GroupUsageError(f"{self!r} does not own its workers; end the groups that do, or kill them one by one")
         if self._custodian is not None:
+            self._owned = True
+            self._ranks.close(limit)
             stop_group(self.name_prefix, self.namespace, limit)
         self.close()
 
@@ -268,7 +310,7 @@ def existing_members(names: Sequence[str] | None, handles: Sequence[Actor] | Non
     return members
 
 
-def _recipe(ray_cls_with_init: Any) -> RayClassWithInitArgs:
+def _recipe(ray_cls_with_init: Any) -> ClassWithInitArgs:
     if ray_cls_with_init is None:
         raise GroupUsageError("a group needs its worker class: ray_cls_with_init=RayClassWithInitArgs(MyWorker, ...)")
     return as_ray_recipe(ray_cls_with_init)

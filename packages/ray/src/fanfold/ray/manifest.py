@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fanfold.dispatch import Dispatch, Mesh, specs_of
 
 if TYPE_CHECKING:
+    from fanfold.ray.actors import RankAnswer
+    from fanfold.ray.placement import BundlePlace
+    from fanfold.ray.sidedoor import Doorbell
     from fanfold.worker import StartedRank
 
     from ray.util.placement_group import PlacementGroup
@@ -33,6 +36,7 @@ class RankRecord:
     pid: int
     gpu_ids: tuple[str, ...]
     bundle_index: int
+    bell: Doorbell | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Manifest:
         max_colocate_count: How many groups may share the pool.
         keep_for: Seconds without any client after which the group is stopped; None for never.
         placement_groups: Where the ranks sit.
-        meshes: Those that a client has asked for so far.
+        says_goodbye: Whether the class has an `on_stop` of its own.
+        meshes: By role, those that a client has asked for so far.
     """
 
     group: str
@@ -67,7 +72,8 @@ class Manifest:
     max_colocate_count: int
     keep_for: float | None
     placement_groups: Sequence[PlacementGroup] = field(repr=False)
-    meshes: Mapping[str, Mesh] = field(default_factory=dict)
+    says_goodbye: bool = False
+    meshes: Mapping[str, Mapping[str, Mesh]] = field(default_factory=dict)
 
 
 def custodian_name(group: str) -> str:
@@ -115,12 +121,17 @@ def _relevant(name: str, number: str) -> str:
     return ".".join(number.split(".")[:2]) if name.startswith("fanfold-") else number
 
 
-def rank_records(ranks: Sequence[StartedRank], answers: Sequence[Any], places: Sequence[Any]) -> list[RankRecord]:
+def rank_records(
+    ranks: Sequence[StartedRank], answers: Mapping[int, RankAnswer], places: Sequence[BundlePlace]
+) -> list[RankRecord]:
     """Write down where ranks are."""
-    return [
-        RankRecord(rank.rank, rank.name, rank.node, answer.node_id, rank.pid, answer.gpu_ids, place.bundle_index)
-        for rank, answer, place in zip(ranks, answers, places, strict=True)
-    ]
+    return [_rank_record(rank, answers[rank.rank], places[rank.rank]) for rank in ranks]
+
+
+def _rank_record(rank: StartedRank, answer: RankAnswer, place: BundlePlace) -> RankRecord:
+    return RankRecord(
+        rank.rank, rank.name, rank.node, answer.node_id, rank.pid, answer.gpu_ids, place.bundle_index, answer.bell
+    )
 
 
 def _mode(mode: Any) -> str:

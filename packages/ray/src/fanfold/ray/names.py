@@ -37,7 +37,7 @@ def namespaces_with(name: str) -> list[str]:
 
 def wait_until_free(names: Iterable[str], namespace: str, limit: float) -> list[str]:
     """Wait until nobody holds these names, and return those that somebody still holds after `limit` seconds."""
-    left = list(names)
+    left = list(names) if ray.is_initialized() else []
     deadline = Deadline(limit, "names to be free")
     while left := [name for name in left if actor_named(name, namespace) is not None]:
         if deadline.passed():

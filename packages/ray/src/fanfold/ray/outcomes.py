@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fanfold.ray.refs import Ref, value_of
+from fanfold.ray.travelling import when_raised
 from fanfold.worker import Failure, Outcome, Success, WaitTimeoutError, WorkerLostError
 
 from ray.exceptions import (
@@ -17,7 +18,7 @@ from ray.exceptions import (
 
 FETCH_LIMIT = 600.0  # seconds for bringing a result that is finished: its node may be gone while we ask
 
-_OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/portable.py")
+_OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/travelling.py", "fanfold/worker/executing.py")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -37,7 +38,7 @@ def fetch(reference: Ref, limit: float = FETCH_LIMIT) -> Outcome:
 
 def _failure_of_method(error: RayTaskError) -> Failure:
     cause = error.cause if isinstance(error.cause, BaseException) else error
-    return Failure(cause, tidy_trace(str(error)))
+    return Failure(cause, tidy_trace(str(error)), when=when_raised(cause))
 
 
 def tidy_trace(text: str) -> str:

@@ -11,6 +11,7 @@ from fanfold.ray.errors import NameTakenError, PlacementError
 from fanfold.ray.feasibility import NodeState, Resources, is_hopeless, need_of, separate_nodes, shortage_table
 from fanfold.worker import Deadline
 
+import ray
 from ray.exceptions import RaySystemError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
@@ -76,8 +77,9 @@ def place(order: PlacementOrder, deadline: Deadline) -> list[PlacementGroup]:
 
 def remove(groups: Sequence[PlacementGroup]) -> None:
     """Remove placement groups; those that are gone are no error."""
-    for group in groups:
-        remove_placement_group(group)
+    if ray.is_initialized():  # else those of this process ended with its connection to the cluster
+        for group in groups:
+            remove_placement_group(group)
 
 
 def _wait_for_nodes(order: PlacementOrder) -> list[NodeState]:

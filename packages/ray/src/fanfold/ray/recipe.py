@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,13 +64,16 @@ def merged_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     return {**first, **second, **both}
 
 
-def as_ray_recipe(class_with_init: Any) -> RayClassWithInitArgs:
+def as_ray_recipe(class_with_init: Any) -> ClassWithInitArgs:
     """Take a class, plain or decorated, or any recipe, wherever a recipe is wanted; what is given is not changed."""
-    if isinstance(class_with_init, RayClassWithInitArgs):
-        return class_with_init
-    if isinstance(class_with_init, ClassWithInitArgs):
-        return RayClassWithInitArgs(class_with_init.cls, *class_with_init.args, **class_with_init.kwargs)
-    return RayClassWithInitArgs(class_with_init)
+    return class_with_init if isinstance(class_with_init, ClassWithInitArgs) else RayClassWithInitArgs(class_with_init)
+
+
+def options_of(recipe: ClassWithInitArgs) -> dict[str, Any]:
+    """Return what the actors want of Ray besides: the recipe's own options, and those of the roles in it."""
+    roles = [options_of(role) for role in getattr(recipe.cls, "raw_cls_dict", {}).values()]
+    own = recipe.options if isinstance(recipe, RayClassWithInitArgs) else {}
+    return functools.reduce(merged_options, [*roles, own], {})
 
 
 def plain_class(cls: Any) -> Any:

@@ -10,14 +10,14 @@ from fanfold.ray.actors import Birth, RankAnswer, rank_class
 from fanfold.ray.errors import NameTakenError
 from fanfold.ray.names import namespaces_with, wait_until_free
 from fanfold.ray.outcomes import fetch
-from fanfold.ray.portable import pack_recipe
-from fanfold.ray.recipe import RayClassWithInitArgs, as_ray_recipe, merged_options
+from fanfold.ray.parcels import pack
+from fanfold.ray.recipe import merged_options, options_of
 from fanfold.ray.refs import value_of
 from fanfold.worker import (
     Deadline,
-    Failure,
     StartedRank,
     StartOrder,
+    Success,
     WaitTimeoutError,
     WorkerStartError,
     rank_infos,
@@ -59,6 +59,7 @@ class Circumstances:
     Attributes:
         namespace: Where their names are.
         detached: Whether they outlive their driver.
+        secret: What has to be known to ask the ranks something from the side.
         share: CPUs and GPUs that each takes of its bundle, as options of an actor.
         master: Address and port of the ranks' meeting point, where it is not chosen on rank 0.
         master_port_range: From which ports it is chosen, the last one excluded; any if None.
@@ -67,6 +68,7 @@ class Circumstances:
 
     namespace: str
     detached: bool
+    secret: str
     share: Mapping[str, float]
     master: tuple[str, int] | None = None
     master_port_range: tuple[int, int] | None = None
@@ -75,44 +77,54 @@ class Circumstances:
 
 @dataclass
 class Launch:
-    """One start: which actors exist of it so far."""
+    """One start, of all ranks of an order or of some: which actors exist of it so far."""
 
     order: StartOrder
     places: Sequence[BundlePlace]
     circumstances: Circumstances
-    handles: list[Actor] = field(default_factory=list)
-    answers: list[RankAnswer] = field(default_factory=list)
+    wanted: Sequence[int]
+    handles: dict[int, Actor] = field(default_factory=dict)
+    answers: dict[int, RankAnswer] = field(default_factory=dict)
+    master: tuple[str, int] = _ANY_PORT
 
     def run(self, deadline: Deadline) -> list[StartedRank]:
-        """Start every rank and return them when each has built its worker; nothing is left of a start that fails.
+        """Start the ranks and return them when each has built its worker; nothing is left of a start that fails.
 
         Raises:
             WorkerStartError: A rank could not build its worker; its own error is the cause.
             WaitTimeoutError: Not all ranks were ready in time.
             NameTakenError: A worker of that name lives already.
         """
-        recipe = as_ray_recipe(self.order.recipe)
-        packed = pack_recipe((recipe.cls, recipe.args, recipe.kwargs), f"{recipe!r} with its constructor's arguments")
+        parcels = self._parcels()
         if self.circumstances.watcher is not None:
             self.circumstances.watcher.begin(self.order.names, [place.placement_group for place in self.places])
         try:
-            self._create(recipe)
-            return self._wait(*self._submit(packed), deadline)
+            self._create()
+            return self._wait(*self._submit(parcels), deadline)
         except BaseException:
             self.undo()
             raise
 
     def undo(self) -> None:
         """End what was started; the names are free afterwards."""
-        end_actors(self.handles)
-        wait_until_free(self.order.names[: len(self.handles)], self.circumstances.namespace, _UNDO_LIMIT)
+        end_actors(list(self.handles.values()))
+        wait_until_free([self.order.names[rank] for rank in self.handles], self.circumstances.namespace, _UNDO_LIMIT)
 
-    def _create(self, recipe: RayClassWithInitArgs) -> None:
-        actor_class: Any = ray.remote(rank_class(recipe.cls))
-        for name, place in zip(self.order.names, self.places, strict=True):
-            self.handles.append(self._actor(actor_class, recipe, name, place))
+    def _parcels(self) -> dict[int, Any]:
+        recipe = self.order.recipe
+        what = f"{recipe!r} with its constructor's arguments"
+        own = {rank: recipe.for_rank(rank) for rank in self.wanted}
+        if all(each is recipe for each in own.values()):
+            return dict.fromkeys(self.wanted, ray.put(pack(recipe, what)))
+        return {rank: pack(each, what) for rank, each in own.items()}
 
-    def _actor(self, actor_class: Any, recipe: RayClassWithInitArgs, name: str, place: BundlePlace) -> Actor:
+    def _create(self) -> None:
+        actor_class: Any = ray.remote(rank_class(self.order.recipe.cls))
+        options = options_of(self.order.recipe)
+        for rank in self.wanted:
+            self.handles[rank] = self._actor(actor_class, options, self.order.names[rank], self.places[rank])
+
+    def _actor(self, actor_class: Any, wishes: Mapping[str, Any], name: str, place: BundlePlace) -> Actor:
         options = {
             "name": name,
             "namespace": self.circumstances.namespace,
@@ -121,68 +133,70 @@ class Launch:
             **self.circumstances.share,
         }
         try:
-            made: Actor = actor_class.options(**merged_options(recipe.options, options)).remote()
+            made: Actor = actor_class.options(**merged_options(wishes, options)).remote()
         except ValueError as error:
             if name_is_taken(error):
                 raise taken(name, self.circumstances.namespace) from error
             raise
         return made
 
-    def _submit(self, packed: tuple[bytes, list[Any]]) -> tuple[list[Ref], list[Ref]]:
-        recipe, references = ray.put(packed[0]), packed[1]
-        master = self.circumstances.master or self.handles[0].fanfold_rendezvous.remote(
-            self.circumstances.master_port_range
-        )
+    def _submit(self, parcels: Mapping[int, Any]) -> tuple[dict[int, Ref], dict[int, Ref], Any]:
         # Whatever the ranks meet at, they are told by rank 0 itself: no round through the driver.
-        hellos: list[Ref] = [handle.fanfold_hello.remote() for handle in self.handles]
+        port_range = self.circumstances.master_port_range
+        master = self.circumstances.master or self.handles[0].fanfold_rendezvous.remote(port_range)
         infos = rank_infos(self.order.slots, self.order.group, "ray", _ANY_PORT)
-        births = [Birth(info, dict(self.order.environment), references) for info in infos]
-        starts: list[Ref] = [
-            handle.fanfold_start.remote(birth, recipe, master)
-            for handle, birth in zip(self.handles, births, strict=True)
-        ]
-        return hellos, starts
+        environment, secret = dict(self.order.environment), self.circumstances.secret
+        births = {rank: Birth(infos[rank], environment, secret) for rank in self.wanted}
+        hellos = {rank: handle.fanfold_hello.remote() for rank, handle in self.handles.items()}
+        starts = {
+            rank: handle.fanfold_start.remote(births[rank], parcels[rank], master)
+            for rank, handle in self.handles.items()
+        }
+        return hellos, starts, master
 
-    def _wait(self, hellos: Sequence[Ref], starts: Sequence[Ref], deadline: Deadline) -> list[StartedRank]:
-        pending = dict(zip(starts, range(len(starts)), strict=True))
+    def _wait(
+        self, hellos: Mapping[int, Ref], starts: Mapping[int, Ref], master: Any, deadline: Deadline
+    ) -> list[StartedRank]:
+        pending = {start: rank for rank, start in starts.items()}
         announced = deadline.left()
         while pending:
             finished, _ = ray.wait(list(pending), timeout=min(_LOOK_EVERY, deadline.left()), fetch_local=False)
             for start in finished:
-                self._check(pending.pop(start), start, hellos)
+                rank = pending.pop(start)
+                self.answers[rank] = self._answer(rank, start, hellos[rank])
             if deadline.passed() and pending:
                 raise self._too_late(sorted(pending.values()), hellos, deadline)
-            announced = self._announce(len(starts) - len(pending), announced, deadline)
-        self.answers = [value_of(hello, deadline.seconds) for hello in hellos]
-        return [self._started(rank) for rank in range(len(starts))]
+            announced = self._announce(len(pending), announced, deadline)
+        self.master = master if isinstance(master, tuple) else value_of(master, deadline.seconds)
+        return [self._started(rank) for rank in self.wanted]
 
-    def _announce(self, ready: int, announced: float, deadline: Deadline) -> float:
+    def _announce(self, missing: int, announced: float, deadline: Deadline) -> float:
         if self.circumstances.watcher is not None:
             self.circumstances.watcher.waiting()
-        if ready == len(self.handles) or announced - deadline.left() < _ANNOUNCE_EVERY:
+        if not missing or announced - deadline.left() < _ANNOUNCE_EVERY:
             return announced
-        _logger.info("%s: %d/%d ranks ready", deadline.what, ready, len(self.handles))
+        _logger.info("%s: %d/%d ranks ready", deadline.what, len(self.wanted) - missing, len(self.wanted))
         return deadline.left()
 
     def _started(self, rank: int) -> StartedRank:
         answer = self.answers[rank]
         return StartedRank(rank, self.order.names[rank], answer.address, answer.pid, self.handles[rank])
 
-    def _check(self, rank: int, start: Ref, hellos: Sequence[Ref]) -> None:
+    def _answer(self, rank: int, start: Ref, hello: Ref) -> RankAnswer:
         outcome = fetch(start)
-        if isinstance(outcome, Failure):
-            where = self._where(rank, hellos[rank])
-            said = f"{type(outcome.error).__name__}: {outcome.error}\n{outcome.trace}".rstrip()
-            raise WorkerStartError(
-                f"rank {rank} ({self.order.names[rank]}, {where}) could not build its "
-                f"{self.order.recipe.cls.__qualname__}: {said}"
-            ) from outcome.error
+        if isinstance(outcome, Success):
+            return outcome.value  # type: ignore[no-any-return]
+        said = f"{type(outcome.error).__name__}: {outcome.error}\n{outcome.trace}".rstrip()
+        raise WorkerStartError(
+            f"rank {rank} ({self.order.names[rank]}, {self._where(rank, hello)}) could not build its "
+            f"{self.order.recipe.cls.__qualname__}: {said}"
+        ) from outcome.error
 
     def _where(self, rank: int, hello: Ref) -> str:
         answer = _arrived(hello)
         return f"node {self.places[rank].address}" + (f", pid {answer.pid}" if answer else "")
 
-    def _too_late(self, missing: Sequence[int], hellos: Sequence[Ref], deadline: Deadline) -> WaitTimeoutError:
+    def _too_late(self, missing: Sequence[int], hellos: Mapping[int, Ref], deadline: Deadline) -> WaitTimeoutError:
         return WaitTimeoutError(
             deadline.what, deadline.seconds, "; ".join(self._state(rank, hellos[rank]) for rank in missing)
         )
@@ -197,13 +211,14 @@ class Launch:
 def _arrived(hello: Ref) -> RankAnswer | None:
     ready, _ = ray.wait([hello], timeout=0)
     outcome = fetch(hello) if ready else None
-    return None if outcome is None or isinstance(outcome, Failure) else outcome.value
+    return outcome.value if isinstance(outcome, Success) else None
 
 
 def end_actors(handles: Sequence[Actor]) -> None:
     """Kill actors, the last first; those that are gone are no error."""
-    for handle in reversed(handles):
-        ray.kill(handle)
+    if ray.is_initialized():  # else they ended with this process's connection to the cluster
+        for handle in reversed(handles):
+            ray.kill(handle)
 
 
 def name_is_taken(error: ValueError) -> bool:

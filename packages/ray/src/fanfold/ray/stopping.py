@@ -33,6 +33,14 @@ def end_workers(names: Sequence[str], namespace: str, limit: float) -> list[str]
     return left
 
 
+def say_goodbye(names: Sequence[str], namespace: str, limit: float) -> None:
+    """Call `on_stop` of named workers, and wait a while for those that are not in the middle of something."""
+    handles = [handle for name in reversed(names) if (handle := actor_named(name, namespace)) is not None]
+    said = [handle.on_stop.remote() for handle in handles if hasattr(handle, "on_stop")]
+    if said:
+        ray.wait(said, num_returns=len(said), timeout=limit)
+
+
 def remove_unshared(groups: Sequence[PlacementGroup], owner: str, limit: float) -> list[PlacementGroup]:
     """Remove placement groups in which no other detached group lives, and return those that were kept."""
     elsewhere = held_by_other_groups(owner, min(limit, _ANSWER_LIMIT))

@@ -7,8 +7,7 @@ import pytest
 from ray import cloudpickle
 from sample_workers import StubbornError
 
-from fanfold.ray.portable import errors_travel, pack_recipe, portable_error, unpack_recipe
-from fanfold.worker import NotPicklableError
+from fanfold.ray.travelling import errors_travel, portable_error
 
 
 def sent(error: Exception) -> Exception:
@@ -51,14 +50,3 @@ def test_traceback_and_cause_are_those_of_the_original() -> None:
         fail()
     assert caught.traceback[-1].name == "fail"
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_a_recipe_comes_apart_as_it_was() -> None:
-    stream, references = pack_recipe((dict, ("a",), {"b": [1, 2]}), "a recipe")
-    assert references == []
-    assert unpack_recipe(stream, references) == (dict, ("a",), {"b": [1, 2]})
-
-
-def test_a_recipe_that_cannot_travel_is_named() -> None:
-    with pytest.raises(NotPicklableError, match="the recipe of X cannot travel.*TypeError"):
-        pack_recipe(threading.Lock(), "the recipe of X")

@@ -1,0 +1,127 @@
+"""What is sent to ranks: pickled once, opened on the rank when it is wanted, writable or over the store's own memory.
+
+Ray hands out arrays over memory that all readers of a node share and none may write into. A method may write into its
+arguments unless it is registered `inputs="readonly"`, so buffers are copied once for each rank that reads them. Batches
+that are batches by their own methods are sent as they are: they know about memory that must not be written.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fanfold.worker import NotPicklableError
+
+import ray
+from ray import cloudpickle
+from ray.actor import ActorHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TRAVELS_WITH_CALL = 16384  # bytes; below that, putting a value into the store first would cost more than it saves
+_SCALARS = (type(None), bool, int, float, complex)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A value on its way to ranks.
+
+    Attributes:
+        stream: The value, pickled.
+        buffers: The memory that the stream refers to.
+        references: Ray's own references inside the value, beside the stream, where Ray counts them.
+    """
+
+    stream: bytes
+    buffers: Sequence[Any]
+    references: Sequence[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of stream and buffers together."""
+        return len(self.stream) + sum(len(memoryview(buffer).cast("B")) for buffer in self.buffers)
+
+    def open(self, *, readonly: bool = False) -> Any:
+        """Return the value; unless `readonly`, over memory of its own."""
+        buffers = self.buffers if readonly else [bytearray(memoryview(buffer)) for buffer in self.buffers]
+        return _Unpickler(io.BytesIO(self.stream), self.references, buffers).load()
+
+
+def pack(value: Any, what: str) -> Parcel:
+    """Pickle a value; its buffers still are its own memory.
+
+    Raises:
+        NotPicklableError: The value, named by `what`, cannot travel.
+    """
+    stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    pickler = _Pickler(stream, buffers)
+    try:
+        pickler.dump(value)  # type: ignore[no-untyped-call]
+    except Exception as error:  # a user's __reduce__ may raise anything
+        raise NotPicklableError(f"{what} cannot travel to another rank: {type(error).__name__}: {error}") from error
+    return Parcel(stream.getvalue(), buffers, pickler.references)
+
+
+def placed(value: Any, what: str) -> Any:
+    """Return what to hand to ranks instead of a value: itself, a small parcel, or a reference to what is in the store.
+
+    Raises:
+        NotPicklableError: The value, named by `what`, cannot travel.
+    """
+    if isinstance(value, (ray.ObjectRef, *_SCALARS)) or (
+        isinstance(value, (str, bytes)) and len(value) <= TRAVELS_WITH_CALL
+    ):
+        return value
+    if _is_batch(value):
+        return _put(value, what)
+    parcel = pack(value, what)
+    return _put(parcel, what) if parcel.size > TRAVELS_WITH_CALL else _whole(parcel)
+
+
+def opened(values: Sequence[Any], *, readonly: bool) -> list[Any]:
+    """Return values as the method sees them."""
+    return [value.open(readonly=readonly) if isinstance(value, Parcel) else value for value in values]
+
+
+def _is_small_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) and len(value) <= TRAVELS_WITH_CALL
+
+
+def _is_batch(value: Any) -> bool:
+    return all(hasattr(type(value), method) for method in ("chunk", "concat", "__len__", "__getitem__"))
+
+
+def _put(value: Any, what: str) -> ray.ObjectRef[Any]:
+    try:
+        return ray.put(value)
+    except Exception as error:  # a user's __reduce__ may raise anything
+        raise NotPicklableError(f"{what} cannot travel to another rank: {type(error).__name__}: {error}") from error
+
+
+def _whole(parcel: Parcel) -> Parcel:
+    # Taken when the call is made: the caller may write into the value before the call is sent.
+    return Parcel(parcel.stream, [bytes(memoryview(buffer)) for buffer in parcel.buffers], parcel.references)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]
+        self.references: list[Any] = []
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, (ray.ObjectRef, ActorHandle)):
+            return None
+        self.references.append(value)
+        return len(self.references) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, references: Sequence[Any], buffers: Sequence[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._references = references
+
+    def persistent_load(self, position: Any) -> Any:
+        return self._references[position]

@@ -1,0 +1,66 @@
+"""Errors that arrive at the caller's process as they are, whatever their constructor wants.
+
+Ray raises at the caller what was raised in the actor, and pickles it as Python does: the class is called with `args`
+again, which fails for many constructors, so that their error would arrive as one about pickling.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ray import cloudpickle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WHEN = "_fanfold_when"
+
+
+@contextmanager
+def errors_travel() -> Iterator[None]:
+    """Let what is raised in the block arrive as it is, with the moment at which it was raised."""
+    try:
+        yield
+    except Exception as error:
+        vars(error).setdefault(_WHEN, time.time())
+        travelling = portable_error(error)
+        if travelling is error:
+            raise
+        raise travelling.with_traceback(error.__traceback__) from error.__cause__
+
+
+def when_raised(error: BaseException) -> float:
+    """Return the moment at which an error was raised on its rank, 0 if it is not known, and take the note away."""
+    return float(vars(error).pop(_WHEN, 0.0))
+
+
+def portable_error(error: Exception) -> Exception:
+    """Return an error that arrives: itself, or an instance of a subclass that knows how to be rebuilt."""
+    if _survives(error):
+        return error
+    state = {name: value for name, value in vars(error).items() if _survives(value)}
+    args = tuple(value if _survives(value) else repr(value) for value in error.args)
+    return _rebuilt(type(error), args, str(error), state)
+
+
+def _survives(value: Any) -> bool:
+    try:
+        return type(cloudpickle.loads(cloudpickle.dumps(value))) is type(value)
+    except Exception:  # noqa: BLE001  # whatever pickling raises, the answer is no
+        return False
+
+
+def _rebuilt(cls: type[Exception], args: tuple[Any, ...], text: str, state: dict[str, Any]) -> Exception:
+    body = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__reduce__": lambda _self: (_rebuilt, (cls, args, text, state)),
+        "__str__": lambda _self: text,
+    }
+    derived = type(cls.__name__, (cls,), body)
+    error: Exception = derived.__new__(derived, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
