@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from fanfold.dispatch import Dispatch, batch_type_of, register, run_inline
 from fanfold.dispatch.adapters import ADAPTERS
 
@@ -77,7 +77,7 @@ def test_a_write_into_a_watched_array_is_noticed() -> None:
 @needs("torch")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_tensors_come_back_in_order() -> None:
-    import torch
+    torch = importlib.import_module("torch")
 
     tensor = torch.arange(10).reshape(5, 2)
     for method in ("same", "padded", "balanced"):
@@ -101,10 +101,12 @@ def test_torch_tensors_come_back_in_order() -> None:
 @needs("tensordict")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensordicts_come_back_in_order() -> None:
-    import torch
-    from tensordict import TensorDict
+    torch = importlib.import_module("torch")
+    TensorDict = importlib.import_module("tensordict").TensorDict  # noqa: N806  a class
 
-    batch = TensorDict({"x": torch.arange(5), "n": TensorDict({"y": torch.zeros(5, 2)}, batch_size=[5])}, batch_size=[5])
+    batch = TensorDict(
+        {"x": torch.arange(5), "n": TensorDict({"y": torch.zeros(5, 2)}, batch_size=[5])}, batch_size=[5]
+    )
     for method in ("same", "padded", "balanced"):
         result = run_inline(method, [Worker()] * 4, batch)
         assert result["x"].tolist() == [0, 1, 2, 3, 4]
@@ -121,7 +123,7 @@ def test_tensordicts_come_back_in_order() -> None:
 
 @needs("pandas")
 def test_pandas_frames_come_back_in_order() -> None:
-    import pandas as pd
+    pd = importlib.import_module("pandas")
 
     frame = pd.DataFrame({"x": [3, 1, 2], "name": list("abc")}, index=[7, 8, 9])
     for method in ("same", "padded", "balanced"):
@@ -133,7 +135,7 @@ def test_pandas_frames_come_back_in_order() -> None:
 
 @needs("pyarrow")
 def test_arrow_tables_come_back_in_order() -> None:
-    import pyarrow as pa
+    pa = importlib.import_module("pyarrow")
 
     arrow = pa.table({"x": [3, 1, 2], "name": list("abc")})
     for method in ("same", "padded", "balanced"):

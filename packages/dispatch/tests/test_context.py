@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-
 from fanfold.dispatch import CallContext, FanfoldError, NoCallError, current_call, serving
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-
 from fanfold.dispatch import ArgumentError, PerRank, Replicate
 from fanfold.dispatch.lists import is_list, lists_scatter
 from fanfold.dispatch.signature import argument

@@ -4,7 +4,6 @@ import copy
 import pickle
 
 import pytest
-
 from fanfold.dispatch import ArgumentError, PerRank, Replicate, Rows, Shard
 
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fanfold.dispatch import CollectError, RegistrationError
 from fanfold.dispatch.merge import RULES, check_merge, equal, merge_values
+from hypothesis import given
+from hypothesis import strategies as st
 
 NAN = float("nan")
 
@@ -57,9 +56,13 @@ def test_summing_changes_no_rank_s_value() -> None:
 
 def test_conflicts_name_key_ranks_and_values() -> None:
     values = [(0, {"loss": 1.0}), (4, {"loss": "high"})]
-    with pytest.raises(CollectError, match=r"T\.f\(\), key 'loss': merge rule 'mean' cannot merge rank 0: 1\.0, rank 4: 'high'"):
+    with pytest.raises(
+        CollectError, match=r"T\.f\(\), key 'loss': merge rule 'mean' cannot merge rank 0: 1\.0, rank 4: 'high'"
+    ):
         merge_values("T.f()", {"loss": "mean"}, values)
-    with pytest.raises(CollectError, match=r"merge= has rules by key, and rank 1 returned int, expected a dict") as caught:
+    with pytest.raises(
+        CollectError, match=r"merge= has rules by key, and rank 1 returned int, expected a dict"
+    ) as caught:
         merge_values("T.f()", {"loss": "mean"}, [(0, {"loss": 1}), (1, 7)])
     assert caught.value.results == {0: {"loss": 1}, 1: 7}
 
@@ -79,7 +82,15 @@ def test_rules_are_checked_and_copied_beforehand() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(1, 1.0), ([1], (1,)), ({"a": 1}, {"b": 1}), ([1], [1, 2]), (np.array([1]), np.array([1.0])), (NAN, 1.0), ("x", "y")],
+    [
+        (1, 1.0),
+        ([1], (1,)),
+        ({"a": 1}, {"b": 1}),
+        ([1], [1, 2]),
+        (np.array([1]), np.array([1.0])),
+        (NAN, 1.0),
+        ("x", "y"),
+    ],
 )
 def test_different_values_differ(a: Any, b: Any) -> None:
     assert not equal(a, b)

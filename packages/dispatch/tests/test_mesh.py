@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fanfold.dispatch import FanfoldError, Mesh, MeshError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from fanfold.dispatch import FanfoldError, Mesh, MeshError
 
 
 def test_a_table_names_every_place() -> None:
@@ -58,7 +57,9 @@ def test_dp_ranks_may_have_different_numbers_of_replicas() -> None:
 def test_a_device_mesh_is_known_by_its_shape() -> None:
     device_mesh = SimpleNamespace(mesh=np.arange(4).reshape(2, 2), mesh_dim_names=("dp", "tp"))
     assert Mesh.from_device_mesh("m", device_mesh) == Mesh.from_table("m", [[0, 1], [2, 3]], ("dp", "tp"))
-    with pytest.raises(MeshError, match=r"mesh 'm': got SimpleNamespace, expected a device mesh.*mesh_dim_names=\(\.\.\.\)"):
+    with pytest.raises(
+        MeshError, match=r"mesh 'm': got SimpleNamespace, expected a device mesh.*mesh_dim_names=\(\.\.\.\)"
+    ):
         Mesh.from_device_mesh("m", SimpleNamespace(mesh=np.arange(4), mesh_dim_names=None))
 
 

@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-
 from fanfold.dispatch import Dispatch, DuplicateModeError, Execute, FanfoldError, UnknownModeError
 
 if TYPE_CHECKING:
@@ -48,7 +47,9 @@ def test_members_are_looked_up_by_name() -> None:
     assert Dispatch.RANK_ZERO in Dispatch
     assert "NO_SUCH" not in Dispatch
     assert 3 not in Dispatch
-    with pytest.raises(UnknownModeError, match=r"^there is no dispatch mode 'nope' in this process; there are RANK_ZERO, ") as caught:
+    with pytest.raises(
+        UnknownModeError, match=r"^there is no dispatch mode 'nope' in this process; there are RANK_ZERO, "
+    ) as caught:
         Dispatch.from_name("nope")
     assert isinstance(caught.value, FanfoldError)
     assert isinstance(caught.value, KeyError)

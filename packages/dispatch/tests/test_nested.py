@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fanfold.dispatch import ArgumentError, PerRank, Replicate, Rows
 from fanfold.dispatch.nested import batches_in, with_batches
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 class Pair(NamedTuple):
@@ -72,7 +71,9 @@ def test_other_marks_inside_a_container_are_refused() -> None:
 
 values = st.recursive(
     st.integers() | st.lists(st.integers(), max_size=3).map(Rows) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3) | st.tuples(inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3) | st.tuples(inner)
+    ),
     max_leaves=12,
 )
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dispatch_fakes import Group
-
 from fanfold.dispatch import (
     DISPATCH_MODE_FN_REGISTRY,
     Dispatch,
@@ -83,9 +82,13 @@ def test_a_built_in_mode_can_be_replaced() -> None:
     assert run_inline("same", [Worker()] * 2, [1, 2]) == 3
 
 
-@pytest.mark.parametrize(("dispatch_fn", "collect_fn", "named"), [(None, total, "dispatch_fn"), (total, "x", "collect_fn")])
+@pytest.mark.parametrize(
+    ("dispatch_fn", "collect_fn", "named"), [(None, total, "dispatch_fn"), (total, "x", "collect_fn")]
+)
 def test_what_is_no_function_is_refused(dispatch_fn: Any, collect_fn: Any, named: str) -> None:
-    with pytest.raises(RegistrationError, match=rf"register_dispatch_mode\('new'\): {named} is .*, expected a function"):
+    with pytest.raises(
+        RegistrationError, match=rf"register_dispatch_mode\('new'\): {named} is .*, expected a function"
+    ):
         register_dispatch_mode("new", dispatch_fn, collect_fn)
     assert "NEW" not in Dispatch
     with pytest.raises(RegistrationError, match=rf"update_dispatch_mode\(Dispatch.DP_COMPUTE\): {named} is"):

@@ -4,10 +4,9 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
+from fanfold.dispatch import Rows
 from hypothesis import given
 from hypothesis import strategies as st
-
-from fanfold.dispatch import Rows
 
 
 def test_rows_are_a_sequence_that_is_sliced_into_rows() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import pytest
-
 from fanfold.dispatch import ArgumentError, PerRank, RegistrationError, Replicate, Rows, Shard
 from fanfold.dispatch import signature as signatures
 from fanfold.dispatch.signature import argument, bind_call, marks_of, signature_of
@@ -15,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    def train(self, batch: Annotated[Rows[int], Shard], lr: float = 0.1, *rest: int, flag: bool = False, **more: str) -> None: ...
+    def train(
+        self, batch: Annotated[Rows[int], Shard], lr: float = 0.1, *rest: int, flag: bool = False, **more: str
+    ) -> None: ...
 
-    def marked(
+    def marked(  # type: ignore[empty-body]  # noqa: PLR0913  one parameter of each kind
         self,
         a: Annotated[Rows[int], Shard("ep")],
         b: Annotated[float, Replicate],
@@ -40,7 +41,12 @@ def test_the_worker_itself_is_no_parameter() -> None:
 def test_arguments_keep_the_way_they_were_passed() -> None:
     rows = Rows([1])
     call = bind_call("T.train()", Trainer.train, (rows, 0.5, 7, 8), {"flag": True, "note": "x"})
-    assert [(a.name, a.value) for a in call.positional] == [("batch", rows), ("lr", 0.5), ("rest[0]", 7), ("rest[1]", 8)]
+    assert [(a.name, a.value) for a in call.positional] == [
+        ("batch", rows),
+        ("lr", 0.5),
+        ("rest[0]", 7),
+        ("rest[1]", 8),
+    ]
     assert {name: a.value for name, a in call.keyword.items()} == {"flag": True, "note": "x"}
     by_name = bind_call("T.train()", Trainer.train, (), {"batch": rows})
     assert by_name.positional == ()
@@ -55,7 +61,9 @@ def test_arguments_keep_the_way_they_were_passed() -> None:
     ],
 )
 def test_a_wrong_call_is_refused_with_the_signature(args: Any, kwargs: Any, problem: str) -> None:
-    with pytest.raises(ArgumentError, match=rf"T\.train\(\): {problem}; the signature is \(batch.*\. Nothing was sent") as caught:
+    with pytest.raises(
+        ArgumentError, match=rf"T\.train\(\): {problem}; the signature is \(batch.*\. Nothing was sent"
+    ) as caught:
         bind_call("T.train()", Trainer.train, args, kwargs)
     assert isinstance(caught.value, TypeError)
 
@@ -109,7 +117,9 @@ def test_a_mark_at_the_call_wins() -> None:
 
 @pytest.mark.parametrize("mark", [Shard, Shard("ep"), Replicate()])
 def test_a_mark_without_a_value_is_no_argument(mark: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"argument 'x' is a mark without a value; write (Shard|Replicate)\(value\)"):
+    with pytest.raises(
+        ArgumentError, match=r"argument 'x' is a mark without a value; write (Shard|Replicate)\(value\)"
+    ):
         argument("x", mark)
 
 
@@ -117,7 +127,9 @@ def test_wrong_marks_are_refused() -> None:
     def twice(self: Any, x: Any) -> None: ...
 
     twice.__annotations__ = {"x": Annotated[int, Shard, Replicate]}
-    with pytest.raises(RegistrationError, match="parameter 'x' has 2 marks, expected one of Shard, Replicate and PerRank"):
+    with pytest.raises(
+        RegistrationError, match="parameter 'x' has 2 marks, expected one of Shard, Replicate and PerRank"
+    ):
         marks_of(twice)
 
     def valued(self: Any, x: Any) -> None: ...
@@ -129,5 +141,7 @@ def test_wrong_marks_are_refused() -> None:
     def wrong(self: Any, x: Any) -> None: ...
 
     wrong.__annotations__ = {"x": "Annotated[int, Shard(weight=3)]"}
-    with pytest.raises(RegistrationError, match=r"parameter 'x': its annotation Annotated\[int, Shard\(weight=3\)\] cannot be"):
+    with pytest.raises(
+        RegistrationError, match=r"parameter 'x': its annotation Annotated\[int, Shard\(weight=3\)\] cannot be"
+    ):
         marks_of(wrong)

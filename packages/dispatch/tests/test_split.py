@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from fanfold.dispatch.split import Cut, even_cut, inverse, weighted_cut
 from hypothesis import given
 from hypothesis import strategies as st
-
-from fanfold.dispatch.split import Cut, even_cut, inverse, weighted_cut
 
 
 @pytest.mark.parametrize(

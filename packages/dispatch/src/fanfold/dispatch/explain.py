@@ -42,7 +42,7 @@ def _rank_data(plan: CallPlan, rank: int, sizes: dict[Piece, int | None]) -> dic
     known = [size for size in (sizes[spread.piece(rank)] for spread in plan.spreads()) if size is not None]
     return {
         "rank": rank,
-        "at": " ".join(f"{axis}={place}" for axis, place in plan.mesh.where(rank).items()),
+        "at": plan.mesh.where(rank),
         "arguments": {spread.name: _told(plan, spread.piece(rank)) for spread in plan.spreads()},
         "rows": plan.rows(rank),
         "padding": plan.padding(rank),
@@ -52,15 +52,9 @@ def _rank_data(plan: CallPlan, rank: int, sizes: dict[Piece, int | None]) -> dic
 
 
 def _cells(rank: dict[str, Any]) -> list[str]:
+    at = " ".join(f"{axis}={place}" for axis, place in rank["at"].items())
     collected = "" if rank["collected"] is None else f"#{rank['collected']}"
-    return [
-        str(rank["rank"]),
-        rank["at"],
-        *rank["arguments"].values(),
-        str(rank["padding"]),
-        _size(rank["bytes"]),
-        collected,
-    ]
+    return [str(rank["rank"]), at, *rank["arguments"].values(), str(rank["padding"]), _size(rank["bytes"]), collected]
 
 
 def _headline(data: dict[str, Any]) -> str:

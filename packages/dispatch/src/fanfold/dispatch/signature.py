@@ -124,8 +124,8 @@ def _mark_in(function: Callable[..., Any], name: str, annotation: Any) -> Mark |
     marks = [extra for extra in extras if _is_mark(extra)]
     for unknown in (extra for extra in extras if isinstance(extra, _Unknown)):
         raise RegistrationError(
-            f"{where} is annotated with {unknown.name}, which only type checkers see and which may be a mark; import it "
-            "outside of `if TYPE_CHECKING`"
+            f"{where} is annotated with {unknown.name}, which only type checkers see and which may be a mark; import "
+            "it outside of `if TYPE_CHECKING`"
         )
     if not marks:
         return None
