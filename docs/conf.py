@@ -10,6 +10,7 @@ project_copyright = "the fanfold developers"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
+suppress_warnings = ["ref.python"]  # a short name that two packages have links to the first of them
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
