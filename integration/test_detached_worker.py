@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -24,12 +26,19 @@ def processes_with(text: str) -> list[str]:
     ]
 
 
-def test_run_sh_trains_and_leaves_nothing(tmp_path: Path) -> None:
-    env = environment(TMPDIR=str(tmp_path))
-    done = run_script("run.sh", "--json", str(tmp_path / "result.json"), env=env)
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    # pytest's own folders are too deep for Ray's sockets
+    with tempfile.TemporaryDirectory(prefix="ff-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_run_sh_trains_and_leaves_nothing(short_path: Path) -> None:
+    env = environment(TMPDIR=str(short_path))
+    done = run_script("run.sh", "--json", str(short_path / "result.json"), env=env)
     assert done.status == 0, done.err
     result = json.loads(done.out.splitlines()[-1])
-    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert json.loads((short_path / "result.json").read_text()) == result
     assert result["steps"] == 60
     assert result["ranks"] == 2
     assert result["layout"] == "tensor=2"
@@ -38,28 +47,29 @@ def test_run_sh_trains_and_leaves_nothing(tmp_path: Path) -> None:
     assert 5.2 < result["first_loss"] < 5.9  # ln 256 = 5.545
     assert result["last_loss"] < 3.0
     assert set(result["seconds"]) == {"cluster", "server", "attach", "train"}
-    assert processes_with(str(tmp_path)) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert processes_with(str(short_path)) == []
+    assert [path.name for path in short_path.iterdir()] == ["result.json"]
 
 
-def test_interrupt_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        ["bash", str(EXAMPLE / "run.sh"), "--steps", "100000", "--tp", "1"],
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=(tmp_path / "err").open("w"),
-        start_new_session=True,
-    )
+def test_interrupt_in_the_middle_leaves_nothing(short_path: Path) -> None:
+    with (short_path / "err").open("w") as errors:
+        running = subprocess.Popen(
+            ["bash", str(EXAMPLE / "run.sh"), "--steps", "100000", "--tp", "1"],
+            env=environment(TMPDIR=str(short_path)),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
     limit = time.monotonic() + 200
-    while "trainer" not in (tmp_path / "err").read_text() and time.monotonic() < limit and running.poll() is None:
+    while "trainer" not in (short_path / "err").read_text() and time.monotonic() < limit and running.poll() is None:
         time.sleep(0.5)
     os.killpg(running.pid, signal.SIGINT)
     out, _ = running.communicate(timeout=120)
-    assert running.returncode == 130, (tmp_path / "err").read_text()
+    assert running.returncode == 130, (short_path / "err").read_text()
     assert out == b""
-    assert "Traceback" not in (tmp_path / "err").read_text()
-    assert processes_with(str(tmp_path)) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["err"]
+    assert "Traceback" not in (short_path / "err").read_text()
+    assert processes_with(str(short_path)) == []
+    assert [path.name for path in short_path.iterdir()] == ["err"]
 
 
 def test_by_hand_on_a_running_cluster(on_cluster: dict[str, str]) -> None:

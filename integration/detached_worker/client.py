@@ -16,8 +16,8 @@ import torch
 from fanfold.dataproto import DataProto, position_ids_from_mask
 from fanfold.dataproto import FanfoldError as DataError
 from fanfold.dispatch import FanfoldError
-from fanfold.ray import RayClassWithInitArgs, RayWorkerGroup, connect
-from options import parse, report, text_files
+from fanfold.ray import BrokenGroupError, RayClassWithInitArgs, RayWorkerGroup, connect
+from options import interrupt_on_termination, parse, report, text_files
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from server import Trainer
@@ -33,7 +33,13 @@ def client(chosen: argparse.Namespace) -> None:
     """Attach, train, and print the result as one JSON object."""
     started = time.perf_counter()
     connect(chosen.address, chosen.namespace)
-    group = RayWorkerGroup.from_detached(chosen.name, ray_cls_with_init=RayClassWithInitArgs(Trainer))
+    interrupt_on_termination()
+    try:
+        group = RayWorkerGroup.from_detached(chosen.name, ray_cls_with_init=RayClassWithInitArgs(Trainer))
+    except BrokenGroupError as error:
+        raise BrokenGroupError(
+            f"{error}. Here: `server.py --replace` ends what is left of it and makes it anew"
+        ) from error
     about = group.describe()[0]
     attached = time.perf_counter()
     losses = train(group, batches(chosen), chosen.steps)

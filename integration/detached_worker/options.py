@@ -6,6 +6,7 @@ Imports nothing heavy: wrong options are refused at once, before anything is sta
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -43,7 +44,15 @@ def report(main: Callable[[], None], *, debug: bool, expected: tuple[type[Except
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
+
+
+def interrupt_on_termination() -> None:
+    """Let a termination signal end this process as Ctrl-C does; Ray's own handler would leave a stack trace."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def text_files(text: Path | None) -> list[Path]:

@@ -37,7 +37,10 @@ trap 'exit 143' TERM HUP
 free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 start_cluster() {
-    scratch=$(mktemp -d "${TMPDIR:-/tmp}/fanfold.XXXXXX")
+    local base=${TMPDIR:-/tmp}
+    ((${#base} <= 40)) || base=/tmp # Ray's sockets lie below, and their paths have a limit of 107 bytes
+    scratch=$(mktemp -d "$base/fanfold.XXXXXX")
+    export TMPDIR=$scratch # what the libraries leave behind goes with it
     # A token of its own, so that nobody else on this machine can run code through the cluster.
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$scratch/token RAY_USAGE_STATS_ENABLED=0
     (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' >"$RAY_AUTH_TOKEN_PATH")

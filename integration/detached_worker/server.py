@@ -18,8 +18,8 @@ from fanfold.megatron import (
     ParallelConfig,
     model_config,
 )
-from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, connect, stop_group
-from options import parse, report
+from fanfold.ray import NameTakenError, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup, connect, stop_group
+from options import interrupt_on_termination, parse, report
 
 
 class Trainer(MegatronTrainer):
@@ -46,6 +46,7 @@ def serve(chosen: argparse.Namespace) -> None:
     """Start the workers, let them build the model, and let go of them."""
     layout = checked_layout(chosen)
     connect(chosen.address, chosen.namespace)
+    interrupt_on_termination()
     if chosen.replace:
         stop_group(chosen.name)
     pool = RayResourcePool(
@@ -54,13 +55,16 @@ def serve(chosen: argparse.Namespace) -> None:
         cpus_per_process=chosen.cpus_per_process or affordable_cpus(layout.world_size),
         detached=True,
     )
-    group = RayWorkerGroup(
-        pool,
-        recipe(chosen, layout),
-        name_prefix=chosen.name,
-        detached=True,
-        worker_env={"SERVER_PID": str(os.getpid()), "SERVER_HOST": platform.node()},
-    )
+    try:
+        group: RayWorkerGroup[Trainer] = RayWorkerGroup(
+            pool,
+            recipe(chosen, layout),
+            name_prefix=chosen.name,
+            detached=True,
+            worker_env={"SERVER_PID": str(os.getpid()), "SERVER_HOST": platform.node()},
+        )
+    except NameTakenError as error:
+        raise NameTakenError(f"{error}. Here: `server.py --replace` ends it and goes on") from error
     group.init_model()
     print("\n".join(group.worker_names))
 
@@ -68,6 +72,7 @@ def serve(chosen: argparse.Namespace) -> None:
 def stop(chosen: argparse.Namespace) -> None:
     """End the group of that name; a group that is gone already is fine."""
     connect(chosen.address, chosen.namespace)
+    interrupt_on_termination()
     stop_group(chosen.name)
 
 
