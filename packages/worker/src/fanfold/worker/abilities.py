@@ -1,13 +1,15 @@
-"""What a backend can do beyond the contract. Each is one method; a backend without it loses exactly what is said here."""
+"""What a backend can do beyond the contract. Each is one method; without it, exactly what is said here is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fanfold.worker.backend import Handle, Request, StartedRank, StartOrder
-from fanfold.worker.limits import Deadline
-from fanfold.worker.stuck import RankStatus
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fanfold.worker.backend import Handle, Request, StartedRank, StartOrder
+    from fanfold.worker.limits import Deadline
+    from fanfold.worker.stuck import RankStatus
 
 
 @runtime_checkable

@@ -1,14 +1,16 @@
-"""The arguments of a call before it is planned: results that are not here yet, and lists that look like one item per rank."""
+"""The arguments of a call before it is planned: results that are not here yet, lists that may be meant per rank."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import PerRank, Replicate, Shard
 from fanfold.worker.calls import Call
 from fanfold.worker.limits import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -33,13 +35,13 @@ def resolved(args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline)
 
 
 def warn_of_scattering(method: str, world_size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Warn where every argument is a list with as many items as there are ranks: it goes whole, and may be meant otherwise."""
+    """Warn where every argument is a list of as many items as there are ranks: it goes whole, but is it meant to?"""
     values = [*args, *kwargs.values()]
     if world_size > 1 and values and all(isinstance(value, list) and len(value) == world_size for value in values):
         warnings.warn(
-            f"execute_all({method!r}): every argument is a list of {world_size} items, as many as there are ranks; lists "
-            "go whole to every rank. Say PerRank([...]) to give each rank its own item, or Replicate([...]) if this is "
-            "what you want",
+            f"execute_all({method!r}): every argument is a list of {world_size} items, as many as there are ranks; "
+            "lists go whole to every rank. Say PerRank([...]) to give each rank its own item, or Replicate([...]) if "
+            "this is what you want",
             stacklevel=4,
         )
 

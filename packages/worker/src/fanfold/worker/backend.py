@@ -6,14 +6,16 @@ What it returns from `call` is its own reference to a result, a *Handle* (on Ray
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from fanfold.dispatch import CallContext
-from fanfold.worker.limits import Deadline
-from fanfold.worker.pool import Slot
-from fanfold.worker.recipe import ClassWithInitArgs
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fanfold.dispatch import CallContext
+    from fanfold.worker.limits import Deadline
+    from fanfold.worker.pool import Slot
+    from fanfold.worker.recipe import ClassWithInitArgs
 
 Handle: TypeAlias = Any  # each backend has its own type, and only the backend looks inside
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import MethodSpec, specs_of
 from fanfold.worker.errors import MethodNameClashError, UnknownMethodError
-from fanfold.worker.roles import roles_of
 from fanfold.worker.options import DEFAULTS, CallOptions, Uneven
+from fanfold.worker.roles import roles_of
 from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
-    from fanfold.worker.group import WorkerGroup
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from fanfold.worker.calling import CallingGroup
 
 
 class Method(NamedTuple):
@@ -25,9 +26,9 @@ class Method(NamedTuple):
 
 
 class BoundMethod:
-    """A method of all ranks: called on the driver like one function, with the signature and docstring of the original."""
+    """A method of all ranks: called on the driver like one function; signature and docstring are the original's."""
 
-    def __init__(self, group: WorkerGroup[Any], method: Method, options: CallOptions = DEFAULTS) -> None:
+    def __init__(self, group: CallingGroup[Any], method: Method, options: CallOptions = DEFAULTS) -> None:
         self._group = group
         self._options = options
         self.spec, self._function = method
@@ -37,6 +38,7 @@ class BoundMethod:
         self.__wrapped__ = self._function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method on the ranks; arguments and result as its registration says."""
         return self._group.run(self.spec, self._function, args, kwargs, self._options)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -68,6 +70,7 @@ class BoundMethod:
 
     @property
     def __signature__(self) -> inspect.Signature:
+        """What a caller may give: the original's signature without the worker."""
         return without_self(inspect.signature(self._function))
 
     def __repr__(self) -> str:
@@ -108,7 +111,7 @@ def refuse_hiding(name: str, what: str, group_class: type) -> None:
         )
 
 
-def unknown_method(group: WorkerGroup[Any], name: str, known: Iterable[str]) -> UnknownMethodError:
+def unknown_method(group: CallingGroup[Any], name: str, known: Iterable[str]) -> UnknownMethodError:
     """Make the error for a name that the worker class does not register, with the nearest that it does."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.errors import NotPicklableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Values that nobody can write into need no copy.
 _IMMUTABLE = (type(None), bool, int, float, complex, str, bytes)
@@ -27,7 +29,7 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Packed:
-    """A value on its way inside one process: a pickle stream and the buffers it refers to, which are the sender's own."""
+    """A value on its way inside one process: a pickle stream, and the buffers it refers to, still the sender's own."""
 
     stream: bytes
     buffers: Sequence[pickle.PickleBuffer]

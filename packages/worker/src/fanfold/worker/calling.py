@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
 from fanfold.worker.arguments import resolved, soonest, warn_of_scattering
@@ -12,14 +11,18 @@ from fanfold.worker.backend import Backend, Request, StartedRank
 from fanfold.worker.bind import methods_of, unknown_method
 from fanfold.worker.calls import Call
 from fanfold.worker.errors import GroupUsageError
-from fanfold.worker.limits import CALL_LIMIT, WARN_AFTER, Deadline
+from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline
 from fanfold.worker.meshes import meshes_from
 from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.rank import current_rank
 from fanfold.worker.ranks import Ranks
 from fanfold.worker.roles import RoleCall
+from fanfold.worker.stuck import table_of
 from fanfold.worker.views import chosen_ranks
 from fanfold.worker.worker import registered_meshes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 WorkerT = TypeVar("WorkerT")
 
@@ -31,7 +34,7 @@ class CallingGroup(Generic[WorkerT]):
     name_prefix: str
     warn_after: float | None
 
-    def _adopt(
+    def _adopt(  # noqa: PLR0913  # called by keyword, once
         self,
         backend: Backend,
         members: Sequence[StartedRank],
@@ -194,7 +197,8 @@ class CallingGroup(Generic[WorkerT]):
 
     def _send(self, members: Sequence[StartedRank], requests: Sequence[Request]) -> Sequence[Any]:
         if self._ranks.call_all is not None:
-            return self._ranks.call_all(members, requests)
+            handles: Sequence[Any] = self._ranks.call_all(members, requests)
+            return handles
         return [self._backend.call(member, request) for member, request in zip(members, requests, strict=True)]
 
     def _request(
@@ -264,10 +268,25 @@ class CallingGroup(Generic[WorkerT]):
         if lost:
             self._ranks.tell_peers(lost)
 
+    def warn_slow(self, label: str, seconds: float) -> None:
+        """Log where the ranks are: a call takes long."""
+        from fanfold.worker.logs import logger  # noqa: PLC0415  # at first use: logging costs what this package may
+
+        logger.warning("%s has been running for %.0f s\n%s", label, seconds, self.why_stuck())
+
+    def why_stuck(self, limit: float = ASK_LIMIT) -> str:
+        """Return a table of what each rank is running, since when and at which line; asks them all at once.
+
+        Args:
+            limit: Seconds to wait for answers; a rank that gives none is in the table with a note.
+        """
+        return table_of(self._backend, [self._members[rank] for rank in self.ranks], limit)
+
     def __repr__(self) -> str:
         part = "" if self._called is None else f" {list(self._called)} of {len(self._members)}"
         role = f".{self._role}" if self._role else ""
-        return f"<{type(self).__name__} {self.name_prefix}{self._ranks.cls.__qualname__}{role}, {self.world_size} ranks{part}>"
+        cls = f"{self.name_prefix}{self._ranks.cls.__qualname__}{role}"
+        return f"<{type(self).__name__} {cls}, {self.world_size} ranks{part}>"
 
 
 _EVERY_RANK = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.ALL)
@@ -275,6 +294,6 @@ _RANK_ZERO = MethodSpec(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.
 _AT_ONCE = CallOptions(blocking=False)
 
 
-def _rendezvous(worker: Any) -> tuple[str, str]:
+def _rendezvous(_: Any) -> tuple[str, str]:
     info = current_rank()
     return info.master_addr, str(info.master_port)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fanfold.dispatch import CallPlan
 from fanfold.worker.abilities import Cancels, Notifies
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, StartedRank, Success
 from fanfold.worker.errors import CallCancelledError, WaitTimeoutError
 from fanfold.worker.limits import CANCEL_LIMIT, GRACE, Deadline
 from fanfold.worker.report import RankFailure, group_call_error
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from fanfold.dispatch import CallPlan
 
 _LOOK_AGAIN = 0.01  # seconds between looks of an awaiting task at a backend that does not notify
 
@@ -37,7 +40,7 @@ class Call(list[Handle]):
     for with `result()` or `await`, and can be an argument of the next call of any group.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # called by keyword, once
         self,
         *,
         handles: Iterable[Handle],
@@ -254,7 +257,7 @@ class Call(list[Handle]):
 
     def _failure(self, position: int, seconds: float) -> RankFailure:
         member, outcome = self._members[position], self._outcomes[position]
-        assert isinstance(outcome, Failure)  # noqa: S101  # only failures are in _failed_after
+        assert isinstance(outcome, Failure)  # only failures are in _failed_after
         return RankFailure(
             rank=member.rank,
             worker=member.name,

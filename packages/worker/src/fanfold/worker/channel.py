@@ -7,12 +7,14 @@ import pickle
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.memory import MemoryFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HEADER = struct.Struct("!QI")  # bytes of the body, number of descriptors
 MOST_FILES = 200  # the kernel takes 253 descriptors in one message

@@ -6,10 +6,13 @@ The switches `RAY_EXPERIMENTAL_NOSET_*` keep Ray from hiding devices from a work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fanfold.worker.errors import RankEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def keeps_all_visible(variables: Mapping[str, str]) -> bool:
 
 
 def devices_in(variables: Mapping[str, str], kind: str = "cuda") -> tuple[str, ...] | None:
-    """Return the devices that an environment lets a process see; None where it does not say, empty where it says none."""
+    """Return the devices that an environment lets a process see; None where it does not say, () where it says none."""
     text = variables.get(device_kind(kind).visibility)
     if text is None:
         return None

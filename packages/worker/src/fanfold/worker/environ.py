@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Changes = dict[str, "str | None"]  # by name; None for a variable that is not set
 
@@ -20,7 +22,7 @@ class LentEnvironment:
         self._lent: Changes = {}
         self._expected: Mapping[Any, Any] = {}
 
-    def __enter__(self) -> LentEnvironment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,8 +57,8 @@ class LentEnvironment:
 
 
 def _raw() -> Mapping[Any, Any]:
-    # The dictionary inside os.environ: copying it costs a fortieth of reading every variable. Where a Python keeps none,
-    # reading them is right too.
+    # The dictionary inside os.environ: copying it costs a fortieth of reading every variable. Where a Python keeps
+    # none, reading them is right too.
     inner = getattr(os.environ, "_data", None)
     return dict(os.environ) if inner is None else dict(inner)
 

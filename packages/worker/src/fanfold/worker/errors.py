@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fanfold.dispatch import FanfoldError
 from fanfold.dispatch import MeshError as DispatchMeshError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class WorkerError(FanfoldError):

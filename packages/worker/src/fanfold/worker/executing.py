@@ -6,16 +6,18 @@ import importlib
 import inspect
 import os
 import traceback
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import specs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def callable_of(worker: Any, method: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the worker's method of that name, or the function with the worker as its first argument."""
-    return getattr(worker, method) if isinstance(method, str) else partial(method, worker)  # type: ignore[no-any-return]
+    return getattr(worker, method) if isinstance(method, str) else partial(method, worker)
 
 
 def needs_loop(cls: type) -> bool:

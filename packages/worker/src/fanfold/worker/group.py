@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from fanfold.worker.backend import Backend
 from fanfold.worker.bind import BoundMethod, check_class, methods_of, unknown_method
 from fanfold.worker.calling import CallingGroup
 from fanfold.worker.errors import GroupUsageError, NotPicklableError
 from fanfold.worker.health import AlivenessCheck, OnLost
-from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline
+from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline
 from fanfold.worker.pool import ResourcePool, as_pool
-from fanfold.worker.ranks import Ranks
 from fanfold.worker.recipe import ClassWithInitArgs, as_recipe
 from fanfold.worker.roles import roles_of
 from fanfold.worker.starting import as_backend, renew_ranks, start_order, start_ranks, unique_prefix
-from fanfold.worker.stuck import table_of
 from fanfold.worker.typos import refuses_typos
-from fanfold.worker.views import Which, chosen_ranks
+from fanfold.worker.views import Numbers, Which, chosen_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from fanfold.worker.backend import Backend
 
 WorkerT = TypeVar("WorkerT")
 GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
@@ -48,7 +49,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
     """
 
     @refuses_typos
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each by keyword
         self,
         resource_pool: ResourcePool | Sequence[int],
         class_with_init: ClassWithInitArgs | type[WorkerT],
@@ -70,9 +71,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
         self._take(start_ranks(as_backend(backend), order, deadline), recipe.cls, prefix, call_timeout, warn_after)
         self.resource_pool: ResourcePool | None = pool
 
-    def slice(
-        self: GroupT, which: Which = None, /, *, mesh: str | None = None, **coordinates: int | Sequence[int]
-    ) -> GroupT:
+    def slice(self, which: Which = None, /, *, mesh: str | None = None, **coordinates: int | Sequence[int]) -> Self:
         """Return a part of the group: the same ranks, called without the others.
 
         A part never ends its ranks, and keeps the group from being ended as long as somebody holds the part.
@@ -89,15 +88,15 @@ class WorkerGroup(CallingGroup[WorkerT]):
         table = self._mesh_for(mesh) if mesh is not None or coordinates or callable(which) else None
         return self._part(chosen_ranks(which, self.ranks, table, coordinates))
 
-    def __getitem__(self: GroupT, which: int | slice) -> GroupT:
+    def __getitem__(self, which: Numbers) -> Self:
         if isinstance(which, int) and not -self.world_size <= which < self.world_size:
             raise IndexError(f"{self!r} has no rank number {which}")
         return self._part(chosen_ranks(which, self.ranks, None, {}))
 
-    def __iter__(self: GroupT) -> Iterator[GroupT]:
+    def __iter__(self) -> Iterator[Self]:
         return (self[number] for number in range(self.world_size))
 
-    def _part(self: GroupT, called: tuple[int, ...] | None) -> GroupT:
+    def _part(self, called: tuple[int, ...] | None) -> Self:
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__, _called=called, _owner=self._whole)
         return part
@@ -116,7 +115,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
         """The worker class of each role, by name; empty for a worker class without roles."""
         return {role: recipe.cls for role, recipe in roles_of(self.worker_class).items()}
 
-    def spawn(self: GroupT, prefix_set: Iterable[str] | None = None) -> dict[str, GroupT]:
+    def spawn(self, prefix_set: Iterable[str] | None = None) -> dict[str, Self]:
         """Return a group for each role: the same ranks, with that role's methods.
 
         Args:
@@ -128,14 +127,14 @@ class WorkerGroup(CallingGroup[WorkerT]):
         return {role: self._as_role(role) for role in (self.roles if prefix_set is None else prefix_set)}
 
     def fuse(self, prefix_set: Iterable[str] | None = None) -> None:
-        """Check that the group has these roles: each is an attribute of the group from the start, `group.actor.update(...)`.
+        """Check that the group has these roles; each is an attribute of it from the start: `group.actor.update(...)`.
 
         Raises:
             GroupUsageError: There is no such role.
         """
         self.spawn(prefix_set)
 
-    def _as_role(self: GroupT, role: str) -> GroupT:
+    def _as_role(self, role: str) -> Self:
         if role not in self.roles:
             raise GroupUsageError(f"{self!r} has no role {role!r}; its roles are {', '.join(self.roles) or '(none)'}")
         cls = self.roles[role]
@@ -155,8 +154,9 @@ class WorkerGroup(CallingGroup[WorkerT]):
         stale = sorted(set(getattr(kind, "registered_methods", ())) - set(self._methods))
         if missing or stale:
             raise GroupUsageError(
-                f"{kind.__qualname__} does not fit {self.worker_class.__qualname__}: it lacks {missing or 'nothing'} and "
-                f"has {stale or 'nothing'} too many; write it anew with python -m fanfold.worker.stubs {self.worker_class.__module__}"
+                f"{kind.__qualname__} does not fit {self.worker_class.__qualname__}: it lacks {missing or 'nothing'} "
+                f"and has {stale or 'nothing'} too many; write it anew: python -m fanfold.worker.stubs "
+                f"{self.worker_class.__module__}"
             )
         return cast("GroupT", self)
 
@@ -180,20 +180,6 @@ class WorkerGroup(CallingGroup[WorkerT]):
             self._ranks.check.stop()
         self._ranks.check = None
 
-    def why_stuck(self, limit: float = ASK_LIMIT) -> str:
-        """Return a table of what each rank is running, since when and at which line; asks them all at once.
-
-        Args:
-            limit: Seconds to wait for answers; a rank that gives none is in the table with a note.
-        """
-        return table_of(self._backend, [self._members[rank] for rank in self.ranks], limit)
-
-    def warn_slow(self, label: str, seconds: float) -> None:
-        """Log where the ranks are: a call takes long."""
-        from fanfold.worker.logs import logger  # noqa: PLC0415  # at first use: logging costs what this package may
-
-        logger.warning("%s has been running for %.0f s\n%s", label, seconds, self.why_stuck())
-
     def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
         """Kill ranks and start them anew in their places, under their names; returns which.
 
@@ -209,13 +195,13 @@ class WorkerGroup(CallingGroup[WorkerT]):
         return renew_ranks(self._ranks, ranks, Deadline(timeout, f"the recovery of ranks of {self!r}"))
 
     def close(self) -> None:
-        """End the ranks, rank 0 last; a part, and a group that does not own its ranks, only lets go of them. Twice is fine."""
+        """End the ranks, rank 0 last; a part, and a group that does not own its ranks, only lets go. Twice is fine."""
         self._released = True
         if self._owner is None:
             self.stop_worker_aliveness_check()
             self._ranks.close()
 
-    def __enter__(self: GroupT) -> GroupT:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,7 +211,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
         ticket = getattr(self._backend, "ticket", None)
         if ticket is None:
             raise NotPicklableError(
-                f"{self!r} cannot travel: ranks of the {self._backend.name} backend are reached from the driver's process only"
+                f"{self!r} cannot travel: only the driver's process reaches ranks of the {self._backend.name} backend"
             )
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS_AT_HOME}
         return _arrived, (type(self), self._ranks.cls, *ticket(self._members), state)

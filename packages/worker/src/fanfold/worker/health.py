@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fanfold.worker.abilities import Watches
 from fanfold.worker.errors import GroupUsageError, WorkerLostError
 from fanfold.worker.logs import logger
-from fanfold.worker.ranks import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fanfold.worker.ranks import Ranks
 
 OnLost: TypeAlias = "Literal['interrupt', 'next_call'] | Callable[[WorkerLostError], object]"
 

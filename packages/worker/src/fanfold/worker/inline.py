@@ -11,9 +11,8 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import serving
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
@@ -21,12 +20,16 @@ from fanfold.worker.border import across, pack, unpack
 from fanfold.worker.environ import LentEnvironment
 from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
 from fanfold.worker.executing import callable_of, finished, trace_of
-from fanfold.worker.limits import Deadline
 from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, in_context, rank_infos
 from fanfold.worker.stuck import RankStatus, Whereabouts
 from fanfold.worker.travelling import as_it_arrives
 from fanfold.worker.watching import watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fanfold.worker.limits import Deadline
 
 _NODE = socket.gethostname()
 
@@ -89,7 +92,7 @@ class InlineBackend:
         rank, name = door.info.rank, order.names[door.info.rank]
         deadline.check(missing=name)
         recipe = pack(order.recipe.for_rank(rank), f"the recipe of {order.recipe.cls.__qualname__}")
-        outcome = _as_rank(door, environment, lambda: unpack(recipe)())
+        outcome = _as_rank(door, environment, unpack(recipe))
         if isinstance(outcome, Failure):
             raise WorkerStartError(
                 f"rank {rank} ({name}) could not build its {order.recipe.cls.__qualname__}: "
@@ -155,7 +158,7 @@ def _found(process: int, tokens: Sequence[int]) -> tuple[InlineBackend, list[Sta
     found = [rank for rank in ranks if rank is not None]
     if len(found) < len(ranks):
         raise GroupUsageError(
-            "a group of inline ranks was taken to another process, or its ranks are gone; it lives in its own process only"
+            "a group of inline ranks lives in its own process only; this is another, or its ranks are gone"
         )
     return InlineBackend(), found
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fanfold.worker.rank import RankInfo
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from fanfold.worker.rank import RankInfo
 
 logger = logging.getLogger("fanfold.worker")
 

@@ -1,7 +1,7 @@
-"""Memory without a name that another process can map: written once, read by any number of ranks, never shared for writing.
+"""Memory without a name that other processes can map: written once, read by any number of ranks.
 
-The file has no name in any directory, so nothing is left behind, whatever kills whom. A reader maps it privately: what it
-writes is its own (the kernel copies a page at the first write), and what it only reads is never copied.
+The file has no name in any directory, so nothing is left behind, whatever kills whom. A reader maps it privately: what
+it writes is its own (the kernel copies a page at the first write), and what it only reads is never copied.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import contextlib
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -38,7 +40,7 @@ class MemoryFile:
             OSError: There is no memory or no file descriptor left.
         """
         file = cls(_anonymous_file(), [len(chunk) for chunk in chunks])
-        for chunk, start in zip(chunks, file._starts(), strict=True):  # noqa: SLF001  # its own
+        for chunk, start in zip(chunks, file._starts(), strict=True):  # its own
             _write_all(file.descriptor, memoryview(chunk), start)
         return file
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fanfold.dispatch import Mesh
 from fanfold.worker.errors import MeshError
-from fanfold.worker.worker import MeshRank
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.worker.worker import MeshRank
 
 
 def meshes_from(said: Sequence[Mapping[str, MeshRank]], wanted: str, group: str) -> dict[str, Mesh]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fanfold.dispatch import CallContext
-from fanfold.worker.rank import RankInfo
-from fanfold.worker.stuck import RankStatus
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanfold.dispatch import CallContext
+    from fanfold.worker.rank import RankInfo
+    from fanfold.worker.stuck import RankStatus
 
 
 class Boot(NamedTuple):

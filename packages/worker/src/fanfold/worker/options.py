@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.worker.typos import refuses_typos
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Uneven = Literal["split", "pad", "error", "skip"]
 

@@ -1,14 +1,16 @@
-"""A value on its way to another process of this machine: small ones in the message, large ones in memory both can map."""
+"""A value on its way to another process of this machine: small in the message, large in memory that both can map."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.border import is_immutable, pickled
 from fanfold.worker.memory import Bytes, MemoryFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LARGE = 64 * 1024  # bytes from which two copies through a socket cost more than one into fresh memory and a map
 
@@ -33,7 +35,7 @@ class Parcel:
     def _arrived(self, *, readonly: bool) -> Sequence[Bytes]:
         if self.file is not None:
             return self.file.views(writable=not readonly)
-        assert self.chunks is not None  # noqa: S101  # a parcel has one of the two
+        assert self.chunks is not None  # a parcel has one of the two
         return self.chunks if readonly else [self.chunks[0], *map(bytearray, self.chunks[1:])]
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001  # parts and wholes are of one class
 """Resource pools: how many processes on which nodes, as pure arithmetic."""
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class ResourcePool:
         return list(self._process_on_nodes)
 
     def __call__(self) -> list[int]:
+        """Processes per node, as a new list."""
         return self.store
 
     def slots(self) -> tuple[Slot, ...]:
@@ -146,10 +148,11 @@ class ResourcePool:
     def _check_alike(self, other: ResourcePool) -> None:
         if type(self) is not type(other):
             raise PoolError(f"{self!r} and {other!r} are pools of different kinds and cannot be joined")
+        theirs = other._attributes()
         for name, mine in self._attributes().items():
-            if other._attributes().get(name) != mine:
+            if theirs.get(name) != mine:
                 raise PoolError(
-                    f"{self!r} has {name}={mine!r} and {other!r} has {other._attributes().get(name)!r}; joined pools need the same"
+                    f"{self!r} has {name}={mine!r} and {other!r} has {theirs.get(name)!r}; joined pools need the same"
                 )
 
     def _attributes(self) -> dict[str, Any]:
@@ -169,7 +172,8 @@ def part_sizes(whole: int, parts: int | Sequence[int]) -> list[int]:
         number = _count(parts, "the number of parts")
         if whole % number:
             raise PoolError(
-                f"a pool of {whole} processes cannot be split into {number} equal parts; give the sizes of the parts, such as [{whole - 1}, 1]"
+                f"a pool of {whole} processes cannot be split into {number} equal parts; give their sizes, such as "
+                f"[{whole - 1}, 1]"
             )
         return [whole // number] * number
     sizes = [_count(size, f"the size of part {index}") for index, size in enumerate(_list_of_counts(parts))]

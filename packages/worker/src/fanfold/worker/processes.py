@@ -1,4 +1,4 @@
-"""The backend that is one machine: a process for each rank, so that ranks run at the same time and can talk to each other.
+"""The backend that is one machine: a process for each rank, so that ranks run at the same time and can meet.
 
 Each process starts with its rank environment and the user's `worker_env` in place, so that what the interpreter, the
 loader or a user's module reads at import is there. Large values lie in memory that driver and ranks map, written once.
@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker import messages as say
 from fanfold.worker.backend import Outcome, Request, StartedRank, StartOrder
@@ -25,6 +24,9 @@ from fanfold.worker.rank import RankInfo, environment_of, rank_infos
 from fanfold.worker.rank_link import ProcessHandle, RankLink, error_in
 from fanfold.worker.stuck import RankStatus
 from fanfold.worker.switchboard import Switchboard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed
 KILL_GRACE = 2.0  # seconds until a killed process has to be gone
@@ -63,8 +65,8 @@ class ProcessesBackend:
         port, board = HeldPort("127.0.0.1"), Switchboard(order.group, self._changed)
         doors: list[Door] = []
         try:
-            for info in rank_infos(order.slots, order.group, self.name, port.address):
-                doors.append(Door(self._launch(order, info, board), board, port))
+            infos = rank_infos(order.slots, order.group, self.name, port.address)
+            doors.extend(Door(self._launch(order, info, board), board, port) for info in infos)
             return self._ready(order, doors, deadline)
         except BaseException:  # Ctrl-C too leaves nothing running
             self._kill(doors)
@@ -77,8 +79,8 @@ class ProcessesBackend:
         self._kill(rank.door for rank in ranks)
         doors: list[Door] = []
         try:
-            for old in (rank.door for rank in ranks):
-                doors.append(Door(self._launch(order, old.link.info, old.board), old.board, old.port))
+            before = [rank.door for rank in ranks]
+            doors.extend(Door(self._launch(order, old.link.info, old.board), old.board, old.port) for old in before)
             return self._ready(order, doors, deadline)
         except BaseException:
             self._kill(doors)
@@ -88,7 +90,7 @@ class ProcessesBackend:
         here, there = socket.socketpair()
         here.setblocking(False)
         with there:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603  # our own program in the interpreter that runs this
                 [self._python, *_interpreter_flags(), "-c", _PROGRAM, str(there.fileno()), order.names[info.rank]],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -110,7 +112,7 @@ class ProcessesBackend:
 
     def _started(self, door: Door) -> StartedRank:
         link = door.link
-        assert link.ready is not None  # noqa: S101  # just waited for
+        assert link.ready is not None  # just waited for
         return StartedRank(link.info.rank, link.name, link.ready.node, link.process.pid, door)
 
     def _wait_until_ready(self, order: StartOrder, links: Sequence[RankLink], deadline: Deadline) -> None:
@@ -132,7 +134,7 @@ class ProcessesBackend:
     def call(self, rank: StartedRank, request: Request) -> ProcessHandle:
         """Send a call; the rank runs it after the calls that it has already."""
         method = request.method if isinstance(request.method, str) else parcel(request.method, "a function")
-        handle = rank.door.link.submit(
+        handle: ProcessHandle = rank.door.link.submit(
             request.label,
             lambda call: say.Run(
                 call, method, request.args, request.kwargs, request.context, request.wanted, request.readonly

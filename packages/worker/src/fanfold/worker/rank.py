@@ -8,14 +8,18 @@ the group's name and backend, and `RAY_LOCAL_WORLD_SIZE` for code that comes fro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fanfold.worker.devices import apply, devices_in, settled
 from fanfold.worker.errors import RankEnvironmentError
-from fanfold.worker.pool import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+
+    from fanfold.worker.pool import Slot
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ def check_worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
         raise RankEnvironmentError(
             f"worker_env sets {', '.join(clash)}, which the group itself sets for each rank; leave them out"
         )
-    wrong = [f"{key}={value!r}" for key, value in environment.items() if not isinstance(value, str)]
+    given: Mapping[str, object] = environment
+    wrong = [f"{key}={value!r}" for key, value in given.items() if not isinstance(value, str)]
     if wrong:
         raise RankEnvironmentError(f"worker_env takes text values, as the environment does; got {', '.join(wrong)}")
     return dict(environment)
@@ -182,7 +187,7 @@ def visible_devices(kind: str = "cuda") -> tuple[str, ...] | None:
 def _text(variables: Mapping[str, str], name: str) -> str:
     if name not in variables:
         raise RankEnvironmentError(
-            f"the environment has no {name}: this code does not run on a rank; start it through a worker group or a launcher"
+            f"the environment has no {name}: this code does not run on a rank; start it through a group or a launcher"
         )
     return variables[name]
 

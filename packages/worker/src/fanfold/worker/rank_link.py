@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker import messages as say
 from fanfold.worker.backend import Failure, Outcome, Success
 from fanfold.worker.channel import Decoder, Frame, encode
 from fanfold.worker.errors import CallCancelledError, RemoteError, WorkerLostError
 from fanfold.worker.parcel import opened
-from fanfold.worker.rank import RankInfo
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+    import threading
+    from collections.abc import Callable
+
+    from fanfold.worker.rank import RankInfo
 
 LOG_LINES = 30  # the last lines of a rank's output, which its error shows
 

@@ -47,7 +47,7 @@ class RankProcess:
         server = RankServer(boot.info.rank)
         threading.Thread(target=self._listen, args=(server,), name="fanfold-listen", daemon=True).start()
         try:
-            worker = server.build(boot.name, lambda: opened(boot.recipe)())
+            worker = server.build(boot.name, lambda: opened(boot.recipe)())  # noqa: PLW0108  # unpacking is part of building
         except Exception as error:  # noqa: BLE001  # whatever a user's constructor raises is what the driver is told
             self._say_failed(BUILDING, error)
             return 1

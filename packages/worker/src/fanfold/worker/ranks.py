@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import CallContext, Mesh
@@ -17,6 +16,8 @@ from fanfold.worker.limits import STOP_LIMIT, Deadline
 from fanfold.worker.worker import overrides_hook
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from fanfold.worker.calls import Call
     from fanfold.worker.health import AlivenessCheck
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import PerRank
 from fanfold.worker.errors import GroupUsageError, RecipeError
 from fanfold.worker.rank import current_rank
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
 
 class OfRank:
-    """An argument that differs from rank to rank; use `PerRank([...])`, or `PerRank(function)` with a function of the rank."""
+    """An argument that differs from rank to rank, as `PerRank([...])` or `PerRank(function_of_the_rank)` says."""
 
     def __init__(self, source: Sequence[Any] | Callable[[int], Any]) -> None:
         self.source = source
@@ -52,11 +54,10 @@ class ClassWithInitArgs:
     def build(self, prepare: Callable[[Any], None]) -> Any:
         """Build the worker, with something done to the instance before its constructor runs."""
         args, kwargs = self._arguments(lambda value: value.of(current_rank().rank))
-        worker = (
-            self.cls.__new__(self.cls, *args, **kwargs) if _takes_arguments(self.cls) else self.cls.__new__(self.cls)
-        )
+        cls: Any = self.cls
+        worker = cls.__new__(cls) if cls.__new__ is object.__new__ else cls.__new__(cls, *args, **kwargs)
         prepare(worker)
-        self.cls.__init__(worker, *args, **kwargs)
+        cls.__init__(worker, *args, **kwargs)
         return worker
 
     def for_rank(self, rank: int) -> ClassWithInitArgs:
@@ -124,7 +125,3 @@ def _check_constructor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]
         ]
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise RecipeError(f"{cls.__qualname__}{signature} cannot be built like that: {error}{hint}") from None
-
-
-def _takes_arguments(cls: type) -> bool:
-    return cls.__new__ is not object.__new__

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import types
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.errors import WorkerError, WorkerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)

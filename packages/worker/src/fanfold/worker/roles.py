@@ -6,14 +6,17 @@ A call says which role and which method it means, as two words: no prefix, nothi
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.executing import callable_of
 from fanfold.worker.recipe import ClassWithInitArgs, as_recipe
 from fanfold.worker.worker import Worker, be_sibling, overrides_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 _TABLE = "raw_cls_dict"
 
@@ -33,7 +36,7 @@ class RolesWorker(Worker, metaclass=RolesMeta):
         siblings: dict[str, Any] = {}
         self.__dict__["fused_worker_dict"] = siblings
         for role, recipe in self.raw_cls_dict.items():
-            siblings[role] = recipe.build(lambda worker, role=role: be_sibling(worker, role, siblings))
+            siblings[role] = recipe.build(partial(be_sibling, role=role, siblings=siblings))
 
     def on_start(self) -> None:
         """Start the roles, in order."""
@@ -58,7 +61,7 @@ class RolesWorker(Worker, metaclass=RolesMeta):
         siblings = self.__dict__.get("fused_worker_dict", {})
         if name not in siblings:
             raise AttributeError(
-                f"{type(self).__name__} has no attribute {name!r}; its roles are {', '.join(siblings) or 'not built yet'}"
+                f"{type(self).__name__} has no attribute {name!r}; its roles: {', '.join(siblings) or 'not built yet'}"
             )
         return siblings[name]
 
@@ -71,6 +74,7 @@ class RoleCall:
     method: str | Callable[..., Any]
 
     def __call__(self, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run it on the worker of that role."""
         return callable_of(worker.fused_worker_dict[self.role], self.method)(*args, **kwargs)
 
     @property
@@ -91,13 +95,13 @@ def create_colocated_worker_raw_cls(class_dict: Mapping[str, ClassWithInitArgs |
     if not class_dict:
         raise GroupUsageError("a worker with roles needs at least one: {'actor': ClassWithInitArgs(Actor, ...), ...}")
     for role in class_dict:
-        if not isinstance(role, str) or not role.isidentifier() or role.startswith("_"):
+        if not str(role).isidentifier() or str(role).startswith("_"):
             raise GroupUsageError(
                 f"{role!r} cannot be the name of a role: it has to be a name for an attribute, such as 'actor'"
             )
     table = {role: as_recipe(recipe) for role, recipe in class_dict.items()}
     name = f"FusedWorker_{'_'.join(table)}"
-    return RolesMeta(name, (RolesWorker,), {_TABLE: table, "__module__": RolesWorker.__module__})
+    return cast("type[RolesWorker]", RolesMeta(name, (RolesWorker,), {_TABLE: table, "__module__": __name__}))
 
 
 def create_colocated_worker_cls(class_dict: Mapping[str, ClassWithInitArgs | type]) -> ClassWithInitArgs:
@@ -137,4 +141,4 @@ def _as_table(cls: RolesMeta) -> Any:
     return (create_colocated_worker_raw_cls, (dict(roles_of(cls)),)) if roles_of(cls) else cls.__qualname__
 
 
-copyreg.pickle(RolesMeta, _as_table)  # type: ignore[arg-type]  # the stubs do not know that a class can be reduced
+copyreg.pickle(RolesMeta, _as_table)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import importlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import CallContext
 from fanfold.dispatch import serving as in_call
 from fanfold.worker.cancelling import CancelFlag, cancellable
 from fanfold.worker.executing import finished, finished_in_loop, needs_loop
 from fanfold.worker.stuck import RankStatus, Whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 BUILDING = -1  # the number of the call that builds the worker
 
@@ -138,7 +140,11 @@ class RankServer:
     def _running(self, job: Job) -> Iterator[bool]:
         flag = self.waiting.begin(job.call)
         try:
-            with self._where.inside(job.call, job.context.method), in_call(job.context), cancellable(flag or CancelFlag()):
+            with (
+                self._where.inside(job.call, job.context.method),
+                in_call(job.context),
+                cancellable(flag or CancelFlag()),
+            ):
                 yield flag is not None
         except Exception as error:  # noqa: BLE001  # whatever a user's method raises is the outcome of the call
             job.fail(error)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fanfold.worker.abilities import Renews, Watches
 from fanfold.worker.backend import Backend, Failure, StartedRank, StartOrder
 from fanfold.worker.errors import GroupUsageError, WaitTimeoutError, WorkerStartError
 from fanfold.worker.inline import InlineBackend
-from fanfold.worker.limits import Deadline
-from fanfold.worker.pool import ResourcePool
 from fanfold.worker.rank import backend_of_environment, check_worker_environment
 from fanfold.worker.ranks import Ranks
-from fanfold.worker.recipe import ClassWithInitArgs
 from fanfold.worker.worker import overrides_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from fanfold.worker.limits import Deadline
+    from fanfold.worker.pool import ResourcePool
+    from fanfold.worker.recipe import ClassWithInitArgs
 
 
 def unique_prefix() -> str:

@@ -6,10 +6,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class RankStatus(NamedTuple):
@@ -64,7 +66,7 @@ def stack_of(thread: int) -> str:
 
 
 def last_collective() -> str:
-    """Return what torch's flight recorder says about the last collective; empty where it is off or torch is not loaded."""
+    """Return what torch's flight recorder says of the last collective; empty where it is off or torch not loaded."""
     distributed = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(distributed, "_dump_fr_trace_json", None)
     return _last_entry(dump()) if dump else ""

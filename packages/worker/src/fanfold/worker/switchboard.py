@@ -8,9 +8,12 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fanfold.worker.rank_link import RankLink
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanfold.worker.rank_link import RankLink
 
 LOOK_AROUND = 0.2  # seconds between looks at processes where the system cannot tell by itself when one ends
 LAST_WORDS = 5.0  # seconds that a process may live on after it closed its connection
@@ -38,7 +41,7 @@ class Plugged:
 
     def output(self) -> int:
         """Descriptor of what the process prints."""
-        assert self.link.process.stdout is not None  # noqa: S101  # started with a pipe
+        assert self.link.process.stdout is not None  # started with a pipe
         return self.link.process.stdout.fileno()
 
     def want_to_send(self) -> None:

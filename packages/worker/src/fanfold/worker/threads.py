@@ -1,7 +1,7 @@
-"""The backend with a thread for each rank in this process: for methods whose ranks wait for each other, without processes.
+"""The backend with a thread for each rank in this process: for methods whose ranks wait for each other.
 
-Ranks share the process, so its environment says nothing about any one of them: who a rank is, it learns from `self.rank`
-and `current_rank()`. `os.environ["RANK"]` is not set by this backend; absent is better than wrong.
+Ranks share the process, so its environment says nothing about any one of them: who a rank is, it learns from
+`self.rank` and `current_rank()`. `os.environ["RANK"]` is not set by this backend; absent is better than wrong.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack_now, unpack
@@ -23,8 +22,12 @@ from fanfold.worker.limits import Deadline
 from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, in_context, rank_infos
 from fanfold.worker.serving import Job, RankServer
-from fanfold.worker.stuck import RankStatus
 from fanfold.worker.travelling import as_it_arrives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fanfold.worker.stuck import RankStatus
 
 _NODE = socket.gethostname()
 
@@ -63,7 +66,7 @@ class ThreadRank:
 
     def _run(self, recipe: Any) -> None:
         try:
-            worker = self.server.build(self.name, lambda: unpack(recipe)())
+            worker = self.server.build(self.name, lambda: unpack(recipe)())  # noqa: PLW0108  # unpacking is part of building
         except Exception as error:  # noqa: BLE001  # whatever a user's constructor raises is what the driver is told
             self._settle_build(Failure(as_it_arrives(error), trace_of(error), when=time.time()))
             return
@@ -84,7 +87,13 @@ class ThreadRank:
                 handle.outcome = Failure(self.gone(), lost=True)
                 return handle
             self._open[handle.call] = handle
-        job = Job(handle.call, request.context, partial(_begin, request), partial(self._done, handle, request), partial(self._failed, handle))
+        job = Job(
+            handle.call,
+            request.context,
+            partial(_begin, request),
+            partial(self._done, handle, request),
+            partial(self._failed, handle),
+        )
         self.server.waiting.add(job)
         return handle
 
@@ -139,12 +148,14 @@ class ThreadsBackend:
         """
         if order.environment:
             raise GroupUsageError(
-                f"ranks in threads share the driver's environment, so worker_env ({', '.join(order.environment)}) cannot be "
-                "set for them; use backend='inline' or backend='processes'"
+                f"ranks in threads share the driver's environment; worker_env ({', '.join(order.environment)}) cannot "
+                "be set for them; use backend='inline' or backend='processes'"
             )
         port = HeldPort("127.0.0.1")
         infos = rank_infos(order.slots, order.group, self.name, port.address)
-        return self._build(order, [ThreadRank(info, order.names[info.rank], port, self._changed) for info in infos], deadline)
+        return self._build(
+            order, [ThreadRank(info, order.names[info.rank], port, self._changed) for info in infos], deadline
+        )
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
         """Build workers anew on new threads; a thread that is in a method goes on alone, unheard."""
@@ -156,7 +167,9 @@ class ThreadsBackend:
     def _build(self, order: StartOrder, doors: Sequence[ThreadRank], deadline: Deadline) -> list[StartedRank]:
         try:
             for door in doors:
-                door.start(pack_now(order.recipe.for_rank(door.info.rank), f"the recipe of {order.recipe.cls.__qualname__}"))
+                door.start(
+                    pack_now(order.recipe.for_rank(door.info.rank), f"the recipe of {order.recipe.cls.__qualname__}")
+                )
             self._wait_until_built(order, doors, deadline)
         except BaseException:
             for door in doors:
@@ -181,7 +194,7 @@ class ThreadsBackend:
             deadline.check(missing=", ".join(missing))
 
     def place(self, value: Any) -> Any:
-        """Pack a value once and copy it out of the driver's hands; each rank that reads it unpacks a copy of its own."""
+        """Copy a value out of the driver's hands, once; each rank that reads it unpacks a copy of its own."""
         return pack_now(value, "an argument")
 
     def call(self, rank: StartedRank, request: Request) -> ThreadHandle:
@@ -209,7 +222,7 @@ class ThreadsBackend:
 
     def fetch(self, handle: ThreadHandle) -> Outcome:
         """Return the outcome of a finished call."""
-        assert handle.outcome is not None  # noqa: S101  # fetched only when it has finished
+        assert handle.outcome is not None  # fetched only when it has finished
         return handle.outcome
 
     def cancel(self, handles: Sequence[ThreadHandle], limit: float) -> list[str]:  # noqa: ARG002  # answers at once

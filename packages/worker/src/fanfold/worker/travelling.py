@@ -1,7 +1,7 @@
 """Errors cross process borders whole: class, text, attributes, notes. What Python's own pickling loses is rebuilt.
 
-An exception whose constructor takes other arguments than it hands to `Exception` cannot be unpickled by itself; one that
-holds a lock or a socket cannot be pickled at all.
+An exception whose constructor takes other arguments than it hands to `Exception` cannot be unpickled by itself; one
+that holds a lock or a socket cannot be pickled at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def for_travel(error: BaseException) -> Any:
 
 
 def as_it_arrives(error: BaseException) -> BaseException:
-    """Return the error as a driver would see it, for ranks that share the driver's process: itself, if it can travel."""
+    """Return the error as a driver in another process would see it: itself, if it can travel."""
     sent = for_travel(error)
     return sent if isinstance(sent, RemoteError) else error
 

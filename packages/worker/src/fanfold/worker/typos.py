@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from fanfold.worker.errors import UnknownOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def refuses_typos(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function raise `UnknownOptionError` for a keyword that it does not have; its signature stays what it is."""
+    """Make a function raise `UnknownOptionError` for a keyword that it lacks; its signature stays what it is."""
     known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
     owner = function.__qualname__.removesuffix(".__init__")
 

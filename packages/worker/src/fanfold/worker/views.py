@@ -1,13 +1,17 @@
-"""Parts of a group: by numbers, by a slice of them, by coordinates in a mesh, or by a predicate on those. Pure choice."""
+"""Parts of a group: by numbers, by a slice of them, by coordinates in a mesh, by a predicate on those."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fanfold.dispatch import Mesh
 from fanfold.worker.errors import GroupUsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fanfold.dispatch import Mesh
+
+Numbers: TypeAlias = int | slice
 Which: TypeAlias = "int | slice | Sequence[int] | Callable[[dict[str, int]], bool] | None"
 
 
@@ -17,7 +21,7 @@ def chosen_ranks(
     """Choose among ranks.
 
     Args:
-        which: A number, a slice or several numbers, counted within `ranks`; or a predicate on coordinates; None for all.
+        which: A number, a slice or several numbers, counted within `ranks`; a predicate on coordinates; None for all.
         ranks: The ranks that there are.
         mesh: Where they sit, where coordinates are asked for.
         coordinates: By axis, the wanted place or places.

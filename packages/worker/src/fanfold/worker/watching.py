@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
 from fanfold.worker.errors import ReadOnlyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 def watched(method: str, arguments: Iterable[tuple[str, Any]]) -> Callable[[], None]:

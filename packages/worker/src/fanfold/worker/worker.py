@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from fanfold.worker.rank import CONTRACT, RankInfo, current_rank, settle_visible
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable, Mapping, Sequence
 
 _MESH_RANKS = "_fanfold_mesh_ranks"
 _ROLE = "_fanfold_role"
@@ -117,7 +117,7 @@ class Worker:
         known: dict[str, MeshRank] = self.__dict__.setdefault(_MESH_RANKS, {})
         if mesh in known:
             raise MeshError(
-                f"{self._place()} registers mesh {mesh!r} twice: {known[mesh]}, then dp_rank={dp_rank}, collect={collect}"
+                f"{self._place()} registers mesh {mesh!r} twice: {known[mesh]}, then {dp_rank=}, {collect=}"
             )
         if dp_rank < 0:
             raise MeshError(f"{self._place()} registers mesh {mesh!r} with dp_rank={dp_rank}; it must be 0 or more")
@@ -166,7 +166,8 @@ class Worker:
         """
         if dispatch_dp_rank.keys() != collect_dp_rank.keys():
             raise MeshError(
-                f"{self._place()} is told dp ranks of meshes {sorted(dispatch_dp_rank)} and collect flags of {sorted(collect_dp_rank)}"
+                f"{self._place()} is told dp ranks of meshes {sorted(dispatch_dp_rank)} and collect flags of "
+                f"{sorted(collect_dp_rank)}"
             )
         wanted = list(dispatch_dp_rank) if mesh_name is None else [mesh_name]
         for mesh in wanted:

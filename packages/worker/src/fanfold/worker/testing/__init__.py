@@ -17,26 +17,30 @@ and one class in its tests, whose name begins with `Test`:
         def make_group(cls, pool, recipe, **options):
             return WorkerGroup(pool, recipe, backend=MyBackend(), **options)
 
-`make_group` takes what `WorkerGroup` takes and returns a group that owns its ranks; it may return a group class of its own.
-`lacks` names what the backend cannot do; the tests that need it are skipped, and each of them says so. Most tests share one
-group of three ranks, `[2, 1]`; the others start at most four. A class or module fixture of the backend's own may prepare
-what it needs (a cluster): give it `autouse=True`. A test takes up to `Conformance.patience` seconds for a wait that should
-end at once; nothing is measured.
+`make_group` takes what `WorkerGroup` takes and returns a group that owns its ranks; it may be a group class of your
+own. `lacks` names what the backend cannot do; the tests that need it are skipped, and each of them says so. Most tests
+share one group of three ranks, `[2, 1]`; the others start at most three. A class or module fixture of the backend's own
+may prepare what it needs (a cluster): give it `autouse=True`. A test waits up to `Conformance.patience` seconds for
+what should happen at once; nothing is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-pytest.register_assert_rewrite("fanfold.worker.testing.conformance")
+pytest.register_assert_rewrite("fanfold.worker.testing.conformance")  # before it is imported
 
-from fanfold.worker import WorkerGroup  # noqa: E402  # the suite's assertions are rewritten first
+from typing import TYPE_CHECKING  # noqa: E402
+
 from fanfold.worker.testing.abilities import Ability, needs  # noqa: E402
 from fanfold.worker.testing.conformance import Conformance  # noqa: E402
 from fanfold.worker.testing.faults import Fault, FaultyBackend  # noqa: E402
 from fanfold.worker.testing.workers import Probe  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanfold.worker import WorkerGroup
 
 __all__ = ["Ability", "Conformance", "Fault", "FaultyBackend", "Probe", "needs"]
 
@@ -50,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what a backend says that it cannot do."""
-    lacks = getattr(getattr(item, "cls", None), "lacks", frozenset())
+    lacks: frozenset[Ability] = getattr(getattr(item, "cls", None), "lacks", frozenset())
     for marker in item.iter_markers("needs"):
         if marker.args[0] in lacks:
             pytest.skip(f"this backend lacks {marker.args[0].name}: {marker.args[0].value}")

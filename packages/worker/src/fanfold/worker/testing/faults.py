@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder
 from fanfold.worker.errors import WorkerLostError
 from fanfold.worker.limits import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Kind = Literal["slow", "dies", "loses_reply"]
 

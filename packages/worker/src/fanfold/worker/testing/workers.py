@@ -9,12 +9,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, Execute, Rows, current_call, make_nd_compute_dataproto_dispatch_fn, register
 from fanfold.worker import Worker, WorkerGroup
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 SETTING = "FANFOLD_CONFORMANCE_SETTING"
 AT_IMPORT = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", SETTING)}
@@ -197,9 +199,9 @@ _ERRORS: dict[str, Any] = {
     "key": lambda rank: KeyError(f"shard {rank}"),
     "file": lambda rank: FileNotFoundError(2, "no such shard", f"/data/{rank}"),
     "fussy": lambda rank: FussyError(shard=rank, reason="unreadable"),
-    "locked": lambda rank: LockedError(),
+    "locked": lambda _: LockedError(),
     "number": lambda rank: ValueError(f"row {17 * rank} is empty"),
-    "stop": lambda rank: StopIteration(rank),
+    "stop": StopIteration,
 }
 
 
@@ -372,7 +374,7 @@ class Critic(Worker):
     def weights_of(self, role: str) -> int | None:
         """Return the weights of another role in this process."""
         sibling = self.get_fused_worker_by_name(role)
-        return None if sibling is None else sibling.weights  # type: ignore[no-any-return]
+        return None if sibling is None else sibling.weights
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn("critics"))
     async def judge(self, rows: Rows[int]) -> Rows[int]:
