@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, register
 from fanfold.megatron import MegatronTrainer, in_megatron
 from fanfold.megatron.worker import load_engine
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ProbeTrainer(MegatronTrainer):
@@ -27,6 +28,6 @@ class ProbeTrainer(MegatronTrainer):
         share = batch.chunk(self.parallel.replicas)[self.data_parallel_rank]
         rows, error = self._read(share)
         plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, self.tensor_device)
-        step.forward_backward(self._built, rows, plan, self.parallel, step.cross_entropy, self.tensor_device)
+        step.forward_backward(self._built, rows, plan, step.cross_entropy)
         named = load_engine("model").named_weights(self._built.module)
         return {name: weight.main_grad.detach().clone() for name, weight in named}

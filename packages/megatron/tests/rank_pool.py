@@ -9,12 +9,25 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fanfold.worker import Deadline, Failure, Outcome, RankInfo, Request, StartedRank, StartOrder, Success, WaitTimeoutError, rank_infos
+from fanfold.worker import (
+    Deadline,
+    Failure,
+    Outcome,
+    RankInfo,
+    Request,
+    StartedRank,
+    StartOrder,
+    Success,
+    WaitTimeoutError,
+    rank_infos,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(eq=False)
@@ -94,7 +107,7 @@ class RankPool:
             if not ready:
                 return set()
             for pipe in ready:
-                open_pipes[pipe].receive()  # type: ignore[index] # the keys are these pipes
+                open_pipes[pipe].receive()
         return done
 
     def fetch(self, handle: Reply) -> Outcome:

@@ -3,14 +3,28 @@ from __future__ import annotations
 import math
 
 import pytest
-
-from fanfold.megatron import LayoutError, LearningRate, ModelConfig, ModelConfigError, OptimizerConfig, ParallelConfig, model_config
+from fanfold.megatron import (
+    LayoutError,
+    LearningRate,
+    ModelConfig,
+    ModelConfigError,
+    OptimizerConfig,
+    ParallelConfig,
+    model_config,
+)
 
 
 def test_presets() -> None:
-    assert model_config("tiny") == ModelConfig(hidden_size=128, ffn_hidden_size=352, num_layers=2, num_attention_heads=4)
+    assert model_config("tiny") == ModelConfig(
+        hidden_size=128, ffn_hidden_size=352, num_layers=2, num_attention_heads=4
+    )
     large = model_config("llama-1b")
-    assert (large.hidden_size, large.ffn_hidden_size, large.num_layers, large.num_attention_heads) == (2048, 5504, 24, 16)
+    assert (large.hidden_size, large.ffn_hidden_size, large.num_layers, large.num_attention_heads) == (
+        2048,
+        5504,
+        24,
+        16,
+    )
     assert large.parameter_count == 24 * (4 * 2048 * 2048 + 3 * 2048 * 5504 + 2 * 2048) + 2 * 256 * 2048 + 2048
     assert model_config("tiny", num_layers=4).num_layers == 4
 
@@ -54,7 +68,11 @@ def test_layout_that_does_not_divide_the_key_value_heads() -> None:
 
 
 def test_learning_rates() -> None:
-    assert OptimizerConfig(learning_rate=3e-4).schedule.at(1) == OptimizerConfig(learning_rate=3e-4).schedule.at(999) == 3e-4
+    assert (
+        OptimizerConfig(learning_rate=3e-4).schedule.at(1)
+        == OptimizerConfig(learning_rate=3e-4).schedule.at(999)
+        == 3e-4
+    )
     linear = LearningRate(1.0, warmup_steps=4, decay="linear", decay_steps=10, floor=0.5)
     assert [linear.at(step) for step in (1, 2, 4, 5, 10, 15, 99)] == [0.25, 0.5, 1.0, 1.0, 0.75, 0.5, 0.5]
     cosine = LearningRate(2.0, decay="cosine", decay_steps=4)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from fanfold.megatron import DeviceError
 from fanfold.megatron.device import DevicePlan, SeenDevice, megatron_device, plan_device
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from probe import ProbeTrainer
-from rank_pool import RankPool
-from text import text_batch
-
 from fanfold.megatron import ModelConfig, OptimizerConfig, ParallelConfig
 from fanfold.megatron.weights import division_of
 from fanfold.worker import ClassWithInitArgs, WorkerGroup
+from probe import ProbeTrainer
+from text import text_batch
+
+if TYPE_CHECKING:
+    from rank_pool import RankPool
 
 MODEL = ModelConfig(hidden_size=256, ffn_hidden_size=512, num_query_groups=2)
 STEPS = 3
@@ -22,8 +23,11 @@ class Run:
     """What a layout came to: three steps, then the weights of the whole model."""
 
     def __init__(self, pool: RankPool, layout: ParallelConfig, **options: Any) -> None:
-        recipe = ClassWithInitArgs(ProbeTrainer, model=MODEL, parallel=layout, micro_batch_size=4 // layout.replicas, seed=5, **options)
-        with WorkerGroup([layout.world_size], recipe, backend=pool) as group:
+        recipe = ClassWithInitArgs(
+            ProbeTrainer, model=MODEL, parallel=layout, micro_batch_size=4 // layout.replicas, seed=5, **options
+        )
+        started: Any = WorkerGroup([layout.world_size], recipe, backend=pool)
+        with started as group:
             group.init_model()
             self.gradients = whole(layout, group.first_gradients(text_batch(8, 128)))
             steps = [group.train_model(text_batch(8, 128, first=8 * step)) for step in range(STEPS)]

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fanfold.megatron import BatchError
 from fanfold.megatron.rows import RowLimits, read_rows
+from hypothesis import given
+from hypothesis import strategies as st
 
 LIMITS = RowLimits(vocab_size=256, max_sequence_length=64)
 spans = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 7), st.integers(0, 5)), min_size=0, max_size=5)
@@ -21,7 +20,9 @@ def columns(spans: list[tuple[int, int, int]], width: int = 17) -> dict[str, tor
 
 
 @given(spans=spans, multiple=st.sampled_from([1, 2, 4]))
-def test_every_token_is_there_once_and_predicted_by_the_one_before(spans: list[tuple[int, int, int]], multiple: int) -> None:
+def test_every_token_is_there_once_and_predicted_by_the_one_before(
+    spans: list[tuple[int, int, int]], multiple: int
+) -> None:
     given_columns = columns(spans)
     rows = read_rows(given_columns, RowLimits(256, 64, multiple))
     assert rows.tokens.shape[1] % multiple == 0
@@ -90,9 +91,15 @@ THREE = [(0, 4, 0), (2, 6, 0), (0, 8, 0)]
     ("wrong", "text"),
     [
         (_changed("attention_mask", None, THREE), "the batch has no column 'attention_mask'; it has input_ids"),
-        (_changed("attention_mask", torch.ones(3, 7), THREE), "column 'attention_mask' must be [rows, tokens] like input_ids; got (3, 7)"),
+        (
+            _changed("attention_mask", torch.ones(3, 7), THREE),
+            "column 'attention_mask' must be [rows, tokens] like input_ids; got (3, 7)",
+        ),
         (_changed("input_ids", torch.ones(3, 8), THREE), "column 'input_ids' must be whole numbers; got torch.float32"),
-        (_changed("attention_mask", torch.tensor([[1] * 8, [1] * 8, [1, 0] * 4]), THREE), "row 2 of this rank's 3 has a hole"),
+        (
+            _changed("attention_mask", torch.tensor([[1] * 8, [1] * 8, [1, 0] * 4]), THREE),
+            "row 2 of this rank's 3 has a hole",
+        ),
         (
             _changed("attention_mask", torch.tensor([[1] * 8, [0] * 8, [0] * 8]), THREE),
             "row 1 of this rank's 3 (and 1 more: 2) has no token at all",
@@ -118,7 +125,9 @@ def test_rows_that_cannot_be_used(wrong: dict[str, torch.Tensor], text: str) -> 
 
 
 def test_a_row_longer_than_the_model() -> None:
-    with pytest.raises(BatchError, match="row 2 of this rank's 3 has 8 tokens, more than the model's max_sequence_length=7"):
+    with pytest.raises(
+        BatchError, match="row 2 of this rank's 3 has 8 tokens, more than the model's max_sequence_length=7"
+    ):
         read_rows(columns(THREE, width=8), RowLimits(256, 7))
 
 

@@ -4,11 +4,10 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fanfold.megatron import LayoutError, ParallelConfig
 from fanfold.megatron.topology import AXES
+from hypothesis import given
+from hypothesis import strategies as st
 
 ORDERS = ["-".join(axes) for axes in itertools.permutations(AXES)]
 sizes = st.tuples(*(st.sampled_from([1, 2, 3, 4, 8]) for _ in range(4))).filter(lambda four: math.prod(four) <= 64)
@@ -38,7 +37,9 @@ def test_ranks_of_a_group_differ_on_its_axes_alone(sizes: tuple[int, int, int, i
 def test_each_replica_collects_from_one_rank(sizes: tuple[int, int, int, int], order: str) -> None:
     config = _config(sizes, order)
     shares = config.data_parallel_ranks()
-    assert sorted(shares[rank] for rank in range(config.world_size) if config.collects(rank)) == list(range(config.replicas))
+    assert sorted(shares[rank] for rank in range(config.world_size) if config.collects(rank)) == list(
+        range(config.replicas)
+    )
 
 
 def test_tables_in_the_default_order() -> None:
@@ -65,12 +66,24 @@ def test_world_size_fills_in_the_replicas() -> None:
         (lambda: ParallelConfig(context=True), "context=True must be a whole number of ranks"),
         (lambda: ParallelConfig(order="tp-xx"), "order='tp-xx' must name each of tp, cp, ep, dp, pp at most once"),
         (lambda: ParallelConfig(order="tp-tp"), "at most once"),
-        (lambda: ParallelConfig(data=1, pipeline=2, order="tp-dp"), "order='tp-dp' leaves out pp, whose size is more than 1"),
+        (
+            lambda: ParallelConfig(data=1, pipeline=2, order="tp-dp"),
+            "order='tp-dp' leaves out pp, whose size is more than 1",
+        ),
         (lambda: ParallelConfig(expert=4, data=2), "expert=4 must divide data x context = 2 x 1 = 2"),
-        (lambda: ParallelConfig(tensor=4).for_world(6), "6 ranks cannot be divided by tensor x pipeline x context = 4 x 1 x 1 = 4"),
-        (lambda: ParallelConfig(tensor=2, data=2).for_world(8), "the layout tensor=2 data=2 needs 4 ranks, and the group has 8"),
+        (
+            lambda: ParallelConfig(tensor=4).for_world(6),
+            "6 ranks cannot be divided by tensor x pipeline x context = 4 x 1 x 1 = 4",
+        ),
+        (
+            lambda: ParallelConfig(tensor=2, data=2).for_world(8),
+            "the layout tensor=2 data=2 needs 4 ranks, and the group has 8",
+        ),
         (lambda: ParallelConfig().world_size, "the layout tensor=1 does not say how many replicas there are"),
-        (lambda: ParallelConfig(data=2).coordinates(2), "rank 2 is not in the layout tensor=1 data=2, which has the ranks 0 to 1"),
+        (
+            lambda: ParallelConfig(data=2).coordinates(2),
+            "rank 2 is not in the layout tensor=1 data=2, which has the ranks 0 to 1",
+        ),
         (lambda: ParallelConfig(data=2).groups("ep2"), "groups are named by some of tp, cp, ep, dp, pp; got ep2"),
     ],
 )

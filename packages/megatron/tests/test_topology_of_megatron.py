@@ -6,7 +6,6 @@ import itertools
 import math
 
 import pytest
-
 from fanfold.megatron import LayoutError, ParallelConfig
 from fanfold.megatron.topology import AXES, DEFAULT_ORDER
 from fanfold.megatron.worker import load_engine
@@ -38,7 +37,9 @@ def test_expert_tables_are_megatrons(order: str) -> None:
     for tensor, context, data, pipeline in SIZES:
         for expert in {1, 2, 4, data * context}:
             try:
-                ours = ParallelConfig(tensor=tensor, context=context, data=data, pipeline=pipeline, expert=expert, order=order)
+                ours = ParallelConfig(
+                    tensor=tensor, context=context, data=data, pipeline=pipeline, expert=expert, order=order
+                )
             except LayoutError:
                 continue
             theirs = RankGenerator(tp=tensor, ep=expert, dp=data * context // expert, pp=pipeline, cp=1, order=order)

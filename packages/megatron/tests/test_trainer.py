@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from probe import ProbeTrainer
-from rank_pool import RankPool
-from text import text_batch
-
 from fanfold.dataproto import DataProto
 from fanfold.megatron import (
     BatchError,
     LayoutClashError,
     LayoutError,
     LearningRate,
-    MegatronTrainer,
     ModelConfig,
     ModelConfigError,
     NonFiniteLossError,
@@ -28,6 +22,13 @@ from fanfold.megatron import (
     ParallelConfig,
 )
 from fanfold.worker import ClassWithInitArgs, WorkerGroup
+from probe import ProbeTrainer
+from text import text_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rank_pool import RankPool
 
 LOSS_OF_CHANCE = 5.545177  # ln 256
 
@@ -52,6 +53,12 @@ def metrics(result: DataProto) -> dict[str, Any]:
     return {name: value[0] for name, value in result.meta_info["metrics"].items()}
 
 
+def changed(batch: DataProto, *, row: int, position: int, token: int) -> DataProto:
+    assert batch.batch is not None
+    batch.batch["input_ids"][row, position] = token
+    return batch
+
+
 def test_training_lowers_the_loss(trainer: Any) -> None:
     seen = [metrics(trainer.train_model(text_batch(4, 64, first=step % 2 * 4))) for step in range(12)]
     assert seen[0]["loss"] == pytest.approx(LOSS_OF_CHANCE, abs=0.15)
@@ -63,7 +70,9 @@ def test_training_lowers_the_loss(trainer: Any) -> None:
 
 
 def test_init_says_what_is_there(trainer: Any) -> None:
-    assert trainer.init_model() == [{"parameters": ModelConfig().parameter_count, "device": "cpu gloo float32", "rank": 0}]
+    assert trainer.init_model() == [
+        {"parameters": ModelConfig().parameter_count, "device": "cpu gloo float32", "rank": 0}
+    ]
 
 
 def test_row_losses_are_the_rows_own(trainer: Any) -> None:
@@ -77,10 +86,15 @@ def test_row_losses_are_the_rows_own(trainer: Any) -> None:
 
 def test_left_and_right_padding_are_the_same_to_the_model(trainer: Any) -> None:
     rows = text_batch(2, 32)
+    assert rows.batch is not None
     ids = rows.batch["input_ids"]
     padding = torch.zeros(2, 16, dtype=torch.int64)
     losses = []
-    for before, behind in ((padding[:, :0], padding[:, :0]), (padding, padding[:, :0]), (padding[:, :5], padding[:, 5:])):
+    for before, behind in (
+        (padding[:, :0], padding[:, :0]),
+        (padding, padding[:, :0]),
+        (padding[:, :5], padding[:, 5:]),
+    ):
         trainer.init_model()
         mask = torch.cat([before, torch.ones_like(ids), behind], dim=1)
         columns = {"input_ids": torch.cat([before, ids, behind], dim=1), "attention_mask": mask}
@@ -93,8 +107,7 @@ def test_only_the_loss_mask_counts(trainer: Any) -> None:
     batch = text_batch(2, 16)
     mask = torch.zeros(2, 16, dtype=torch.int64)
     mask[0, 5:9] = 1
-    batch = DataProto.from_dict(tensors={**dict(batch.batch.items()), "loss_mask": mask})
-    result = trainer.train_model(batch)
+    result = trainer.train_model(batch.union(DataProto.from_dict(tensors={"loss_mask": mask})))
     assert result.batch["targets"].tolist() == [4, 0]
     assert result.batch["loss"][1] == 0.0
     assert metrics(result)["loss"] == pytest.approx(float(result.batch["loss"][0]), abs=1e-6)
@@ -150,9 +163,8 @@ def test_a_bad_row_on_one_rank_is_an_error_on_all_and_harms_nothing(pool: RankPo
     with on(pool, 2, parallel=ParallelConfig(data=2)) as group:
         group.init_model()
         before = group.gather_weights()
-        bad = text_batch(4, 16)
-        bad.batch["input_ids"][3, 7] = 256
-        with pytest.raises(BatchError, match="rank 1: row 1 of this rank's 2 has the token 256"):
+        bad = changed(text_batch(4, 16), row=3, position=7, token=256)
+        with pytest.raises(BatchError, match=r"rank 1: row 1 of this rank's 2 has the token 256"):
             group.train_model(bad)
         after = group.gather_weights()
         assert all(torch.equal(after[0][name], weight) for name, weight in before[0].items())
@@ -171,17 +183,14 @@ def break_weights(worker: Any) -> None:
     assert name
 
 
-def has_a(batch: DataProto) -> DataProto:
-    batch.batch["input_ids"][1, 4] = 3
-    return batch
-
-
 def test_a_loss_that_is_not_finite_is_raised_with_its_place() -> None:
     with alone(micro_batch_size=1) as group:
         group.init_model()
         group.execute(break_weights)
-        with pytest.raises(NonFiniteLossError, match="step 1 was not done: the loss on rank 0 in micro-batch 1 is not finite"):
-            group.train_model(has_a(text_batch(2, 16)))
+        with pytest.raises(
+            NonFiniteLossError, match="step 1 was not done: the loss on rank 0 in micro-batch 1 is not finite"
+        ):
+            group.train_model(changed(text_batch(2, 16), row=1, position=4, token=3))
 
 
 def test_a_step_whose_loss_is_not_finite_is_skipped_by_choice() -> None:
@@ -189,7 +198,7 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_by_choice() -> None:
         group.init_model()
         group.execute(break_weights)
         before = group.gather_weights()[0]
-        seen = metrics(group.train_model(has_a(text_batch(2, 16))))
+        seen = metrics(group.train_model(changed(text_batch(2, 16), row=1, position=4, token=3)))
         assert (seen["applied"], seen["step"]) == (0, 0)
         after = group.gather_weights()[0]
         assert all(torch.equal(after[name], weight) for name, weight in before.items() if "layers" in name)
@@ -197,7 +206,10 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_by_choice() -> None:
 
 
 def test_training_before_init_model() -> None:
-    with alone() as group, pytest.raises(NotInitialisedError, match="train_model on rank 0 needs the model; call init_model first"):
+    with (
+        alone() as group,
+        pytest.raises(NotInitialisedError, match="train_model on rank 0 needs the model; call init_model first"),
+    ):
         group.train_model(text_batch(2, 16))
 
 
@@ -208,7 +220,11 @@ def test_training_before_init_model() -> None:
         ({"micro_batch_size": 0}, ModelConfigError, "micro_batch_size=0 must be 1 or more"),
         ({"on_non_finite": "stop"}, ModelConfigError, "on_non_finite='stop' must be 'raise' or 'skip'"),
         ({"parallel": ParallelConfig(tensor=3)}, LayoutError, "tensor=3 does not divide num_attention_heads=4"),
-        ({"parallel": ParallelConfig(tensor=2)}, LayoutError, "1 ranks cannot be divided by tensor x pipeline x context"),
+        (
+            {"parallel": ParallelConfig(tensor=2)},
+            LayoutError,
+            "1 ranks cannot be divided by tensor x pipeline x context",
+        ),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -252,7 +268,3 @@ found = sorted(name for name in sys.modules if name.split(".")[0] == "megatron")
 assert not found, found
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_marks_are_as_documented() -> None:
-    assert MegatronTrainer.__init__.__kwdefaults__["model"] == "tiny"

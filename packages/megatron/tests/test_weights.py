@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fanfold.megatron import ModelConfig, ModelConfigError
 from fanfold.megatron.weights import EMBEDDING, OUTPUT, Division, division_of, initial_weight, whole_model_name
+from hypothesis import given
+from hypothesis import strategies as st
 
 divisions = st.builds(Division, st.sampled_from([None, 0, 1]), st.sampled_from([1, 2]))
 
@@ -27,7 +26,7 @@ def test_gate_and_up_are_divided_each_by_itself() -> None:
 def test_names_of_the_undivided_model() -> None:
     assert whole_model_name("decoder.layers.1.mlp.linear_fc2.weight", 12) == "decoder.layers.13.mlp.linear_fc2.weight"
     assert whole_model_name(OUTPUT, 12) == OUTPUT
-    with pytest.raises(ModelConfigError, match="no weight named 'decoder.layers.0.mlp.bias'"):
+    with pytest.raises(ModelConfigError, match=r"no weight named 'decoder.layers.0.mlp.bias'"):
         division_of("decoder.layers.0.mlp.bias")
 
 
@@ -42,5 +41,7 @@ def test_a_weight_depends_on_name_and_seed_alone() -> None:
     assert not torch.equal(first, initial_weight(OUTPUT, (256, 64), config, 3))
     assert torch.equal(first, initial_weight(OUTPUT, (256, 64), ModelConfig(share_embeddings=True), 3))
     assert float(first.std()) == pytest.approx(0.02, rel=0.02)
-    assert float(initial_weight("decoder.layers.0.mlp.linear_fc2.weight", (256, 64), config, 3).std()) == pytest.approx(0.005, rel=0.02)
+    assert float(initial_weight("decoder.layers.0.mlp.linear_fc2.weight", (256, 64), config, 3).std()) == pytest.approx(
+        0.005, rel=0.02
+    )
     assert torch.equal(initial_weight("decoder.final_layernorm.weight", (4,), config, 3), torch.ones(4))

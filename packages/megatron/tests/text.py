@@ -6,7 +6,6 @@ import textwrap
 from pathlib import Path
 
 import torch
-
 from fanfold.dataproto import DataProto, position_ids_from_mask
 
 TEXT = Path(textwrap.__file__).read_bytes()

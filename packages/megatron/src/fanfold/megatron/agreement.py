@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-
 from fanfold.megatron.errors import BatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def share_numbers(numbers: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ from fanfold.megatron.errors import LayoutError, ModelConfigError
 from fanfold.megatron.schedule import LearningRate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanfold.megatron.topology import ParallelConfig
 
 
@@ -54,7 +55,9 @@ class ModelConfig:
         if self.num_query_groups is not None:
             self._must_divide("num_query_groups", "num_attention_heads")
         if self.head_size % 2:
-            raise ModelConfigError(f"hidden_size / num_attention_heads = {self.head_size} must be even for rotary positions")
+            raise ModelConfigError(
+                f"hidden_size / num_attention_heads = {self.head_size} must be even for rotary positions"
+            )
 
     @property
     def head_size(self) -> int:
@@ -85,13 +88,13 @@ class ModelConfig:
             _check_divides(axis, getattr(parallel, axis), field, getattr(self, field))
         _check_divides("tensor", parallel.tensor, "num_query_groups", self.query_groups)
         if parallel.expert > 1:
-            raise LayoutError(f"expert={parallel.expert} needs a model with experts, and this one has none; leave expert at 1")
+            raise LayoutError(
+                f"expert={parallel.expert} needs a model with experts, and this one has none; leave expert at 1"
+            )
 
     def _must_divide(self, divisor: str, number: str) -> None:
         if getattr(self, number) % getattr(self, divisor):
-            raise ModelConfigError(
-                f"{divisor}={getattr(self, divisor)} must divide {number}={getattr(self, number)}"
-            )
+            raise ModelConfigError(f"{divisor}={getattr(self, divisor)} must divide {number}={getattr(self, number)}")
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,9 @@ def model_config(model: ModelConfig | str, **changes: object) -> ModelConfig:
     """
     if isinstance(model, str):
         if model not in PRESETS:
-            raise ModelConfigError(f"no preset is named {model!r}; there are {', '.join(sorted(PRESETS))}, or give a ModelConfig")
+            raise ModelConfigError(
+                f"no preset is named {model!r}; there are {', '.join(sorted(PRESETS))}, or give a ModelConfig"
+            )
         model = PRESETS[model]
     return dataclasses.replace(model, **changes)  # type: ignore[arg-type] # the class checks its values
 
@@ -166,4 +171,6 @@ def model_config(model: ModelConfig | str, **changes: object) -> ModelConfig:
 def _check_divides(axis: str, parts: int, field: str, size: int) -> None:
     if size % parts:
         fits = [number for number in range(1, size + 1) if size % number == 0]
-        raise LayoutError(f"{axis}={parts} does not divide {field}={size}; take one of {', '.join(map(str, fits[:12]))}")
+        raise LayoutError(
+            f"{axis}={parts} does not divide {field}={size}; take one of {', '.join(map(str, fits[:12]))}"
+        )

@@ -7,16 +7,17 @@ stand-ins for the plain functions that no mode can reach, which are put back on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from fanfold.megatron.errors import DeviceError
 from torch.overrides import TorchFunctionMode
 
-from fanfold.megatron.errors import DeviceError
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Request = Literal["auto", "cpu", "cuda"]
 _CPU = torch.device("cpu")
@@ -29,6 +30,23 @@ class SeenDevice:
 
     rank: int
     gpu: str | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a worker asks of its process.
+
+    Attributes:
+        device: `auto`, `cpu` or `cuda`.
+        precision: `bf16`, `float32`, or None for what suits the device.
+        seed: Seed of Megatron's random states.
+        timeout: Seconds that ranks wait for each other.
+    """
+
+    device: str = "auto"
+    precision: str | None = None
+    seed: int = 0
+    timeout: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -75,14 +93,17 @@ def plan_device(
         raise DeviceError(f"precision={precision!r} must be 'bf16' or 'float32'")
     without = [found.rank for found in seen if found.gpu is None]
     if request == "cuda" and without:
-        raise DeviceError(f"device='cuda', and the ranks {_list(without)} have no GPU; give each rank one, or say device='auto'")
+        raise DeviceError(
+            f"device='cuda', and the ranks {_list(without)} have no GPU; give each rank one, or say device='auto'"
+        )
     if request == "cpu" or without:
         return DevicePlan("cpu", "gloo", precision or "float32")  # type: ignore[arg-type] # checked above
     shared = _shared(seen)
     if shared and pipeline > 1:
         raise DeviceError(
             f"the ranks {_list(shared)} share a GPU, which NCCL refuses, and gloo sends no CUDA tensor between the "
-            f"{pipeline} pipeline stages; give each rank a GPU, take pipeline=1, or hide the GPUs (CUDA_VISIBLE_DEVICES='')"
+            f"{pipeline} pipeline stages; give each rank a GPU, take pipeline=1, or hide the GPUs "
+            "(CUDA_VISIBLE_DEVICES='')"
         )
     return DevicePlan("cuda", "gloo" if shared else "nccl", precision or "bf16")  # type: ignore[arg-type]
 
@@ -104,7 +125,7 @@ def tensor_device(plan: DevicePlan) -> torch.device:
 
 @contextmanager
 def megatron_device(plan: DevicePlan) -> Iterator[None]:
-    """Let calls into Megatron-Core, inside this block and on this thread, find the planned device under the name "cuda".
+    """Let calls into Megatron-Core in this block, on this thread, find the planned device under the name "cuda".
 
     Raises:
         DeviceError: The plan says CPU and CUDA is there: the stand-ins would mislead other code of this process.
@@ -115,7 +136,8 @@ def megatron_device(plan: DevicePlan) -> Iterator[None]:
     if torch.cuda.is_available():
         raise DeviceError(
             "Megatron on the CPU needs a process without visible GPUs, and this one sees "
-            f"{torch.cuda.device_count()}; start the ranks with CUDA_VISIBLE_DEVICES='' (worker_env), or say device='cuda'"
+            f"{torch.cuda.device_count()}; start the ranks with CUDA_VISIBLE_DEVICES='' (worker_env), "
+            "or say device='cuda'"
         )
     with _stand_ins, _CudaMeansCpu():
         yield

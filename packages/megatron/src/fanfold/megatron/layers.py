@@ -1,4 +1,4 @@
-"""Two parts that Megatron's local layers lack without TransformerEngine: a norm for sequence parallelism and SDPA attention.
+"""What Megatron's local layers lack without TransformerEngine: a norm for sequence parallelism, and SDPA attention.
 
 Both are handed to Megatron through its layer specs. T tokens, B rows, H heads, G key and value heads, d head size; `h`
 hidden size; C context-parallel ranks.
@@ -10,8 +10,9 @@ import math
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 from torch.nn import functional
+
+from megatron.core import parallel_state
 
 
 class Norm(torch.nn.RMSNorm):
@@ -19,13 +20,14 @@ class Norm(torch.nn.RMSNorm):
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[union-attr] # Megatron's own mark
+        # Megatron's own mark.
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010 parameters do not declare it
 
 
 class SdpaAttention(torch.nn.Module):
     """Causal attention by `scaled_dot_product_attention`: no matrix of T x T floats, and with it context parallelism.
 
-    Rows must begin at position 0 and be padded at the end: the causal rule then hides the padding from every real token.
+    Rows must begin at position 0 and be padded at the end: the causal rule then hides the padding from real tokens.
     """
 
     def __init__(self, config: Any, softmax_scale: float | None = None, **_: Any) -> None:
@@ -60,9 +62,10 @@ class SdpaAttention(torch.nn.Module):
 
 
 def shard_positions(tokens: int, size: int, rank: int, device: torch.device) -> torch.Tensor:
-    """Say which positions of a sequence one of `size` context ranks holds: chunk r and chunk 2 * size - 1 - r of 2 * size.
+    """Say which positions of a sequence one of `size` context ranks holds.
 
-    This is Megatron's zig-zag, which gives each rank the same share of the causal triangle.
+    Of 2 * size chunks, rank r has chunk r and chunk 2 * size - 1 - r: Megatron's zig-zag, which gives each rank the
+    same share of the causal triangle.
 
     Returns:
         [tokens / size]
@@ -84,7 +87,7 @@ class _SequenceGather(torch.autograd.Function):
     """Gather the shards of a sequence in its natural order; backward, sum and give each rank its shard."""
 
     @staticmethod
-    def forward(ctx: Any, shard: torch.Tensor, group: Any) -> torch.Tensor:  # type: ignore[override] # torch types them loosely
+    def forward(ctx: Any, shard: torch.Tensor, group: Any) -> torch.Tensor:
         ctx.group = group
         shards = [torch.empty_like(shard) for _ in range(group.size())]
         torch.distributed.all_gather(shards, shard.contiguous(), group=group)
@@ -94,7 +97,7 @@ class _SequenceGather(torch.autograd.Function):
         return whole
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         gradient = gradient.contiguous()
         torch.distributed.all_reduce(gradient, group=ctx.group)
         positions = shard_positions(gradient.shape[0], ctx.group.size(), ctx.group.rank(), gradient.device)

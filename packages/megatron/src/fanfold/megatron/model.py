@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fanfold.megatron.device import tensor_device
+from fanfold.megatron.layers import Norm, SdpaAttention
+from fanfold.megatron.parallel import accepted
+from fanfold.megatron.weights import division_of, initial_weight, whole_model_name
+
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -23,10 +28,6 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-from fanfold.megatron.layers import Norm, SdpaAttention
-from fanfold.megatron.parallel import accepted
-from fanfold.megatron.weights import division_of, initial_weight, whole_model_name
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,19 +41,25 @@ class Built:
     """One rank's part of a model that can be trained.
 
     Attributes:
+        parallel: The layout.
+        device: Where this rank's tensors live.
         module: The model itself, without wrappers.
         wrapped: What a forward pass calls: the model within its number-type and data-parallel wrappers.
         optimizer: Megatron's optimizer over the model's weights.
         config: Megatron's own config of the model.
     """
 
+    parallel: ParallelConfig
+    device: torch.device
     module: Any
     wrapped: Any
     optimizer: Any
     config: TransformerConfig
 
 
-def build(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan, optimizer: OptimizerConfig, seed: int) -> Built:
+def build(
+    model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan, optimizer: OptimizerConfig, seed: int
+) -> Built:
     """Make this rank's part of a randomly initialised model, the same model in every layout, and its optimizer."""
     config = transformer_config(model, parallel, plan)
     module = language_model(model, parallel, config)
@@ -60,7 +67,7 @@ def build(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan, optimi
     if plan.kind == "cuda":
         module.cuda(torch.cuda.current_device())
     wrapped = _wrap(module, config, plan, optimizer)
-    return Built(module, wrapped, _optimizer(wrapped, plan, optimizer), config)
+    return Built(parallel, tensor_device(plan), module, wrapped, _optimizer(wrapped, plan, optimizer), config)
 
 
 def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan) -> TransformerConfig:
@@ -96,7 +103,7 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: Devic
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
         sequence_parallel=parallel.sequence_parallel and parallel.tensor > 1,
-        # The loss comes already divided by the number of targets of the global batch: gradients are summed, not averaged.
+        # The loss comes divided by the targets of the global batch: gradients are summed, not averaged.
         calculate_per_token_loss=True,
     )
 

@@ -8,33 +8,34 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core import parallel_state, tensor_parallel
+from fanfold.megatron.device import DevicePlan, SeenDevice, Wanted, megatron_device, plan_device, see_device
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # documented there
+from torch.distributed.rendezvous import rendezvous
 
-from fanfold.megatron.device import DevicePlan, SeenDevice, megatron_device, plan_device, see_device
+from megatron.core import parallel_state, tensor_parallel
 
 if TYPE_CHECKING:
     from fanfold.megatron.topology import ParallelConfig
     from fanfold.worker import RankInfo
 
 
-def start(
-    parallel: ParallelConfig, info: RankInfo, *, device: str, precision: str | None, seed: int, timeout: timedelta
-) -> DevicePlan:
+def start(parallel: ParallelConfig, info: RankInfo, wanted: Wanted) -> DevicePlan:
     """Agree with the other ranks on the device, make the process groups and seed the random states.
 
     Raises:
         DeviceError: The ranks do not have what was asked for.
         torch.distributed.DistStoreError: Not all ranks came within the limit.
     """
+    timeout = timedelta(seconds=wanted.timeout)
     store = _rendezvous(info, timeout)
-    seen = _exchange(store, see_device(info.rank, info.local_rank, request=device), info.world_size)
-    plan = plan_device(seen, request=device, precision=precision, pipeline=parallel.pipeline)
+    seen = _exchange(store, see_device(info.rank, info.local_rank, request=wanted.device), info.world_size)
+    plan = plan_device(seen, request=wanted.device, precision=wanted.precision, pipeline=parallel.pipeline)
     with megatron_device(plan):
         torch.distributed.init_process_group(
             plan.backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
         )
         _start_groups(parallel, timeout)
-        _seed(seed, plan)
+        _seed(wanted.seed, plan)
     return plan
 
 
@@ -52,17 +53,15 @@ def accepted(function: Any, **keywords: Any) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if name in known}
 
 
-def _rendezvous(info: RankInfo, timeout: timedelta) -> torch.distributed.Store:
+def _rendezvous(info: RankInfo, timeout: timedelta) -> Store:
     if info.world_size == 1:
-        return torch.distributed.HashStore()
-    store, _, _ = next(
-        torch.distributed.rendezvous("env://", rank=info.rank, world_size=info.world_size, timeout=timeout)
-    )
+        return HashStore()
+    store, _, _ = next(rendezvous("env://", rank=info.rank, world_size=info.world_size, timeout=timeout))
     store.set_timeout(timeout)
-    return torch.distributed.PrefixStore("fanfold.megatron", store)
+    return PrefixStore("fanfold.megatron", store)
 
 
-def _exchange(store: torch.distributed.Store, mine: SeenDevice, world_size: int) -> list[SeenDevice]:
+def _exchange(store: Store, mine: SeenDevice, world_size: int) -> list[SeenDevice]:
     store.set(f"device/{mine.rank}", json.dumps(mine.gpu))
     return [SeenDevice(rank, json.loads(store.get(f"device/{rank}"))) for rank in range(world_size)]
 
@@ -86,6 +85,8 @@ def _start_groups(parallel: ParallelConfig, timeout: timedelta) -> None:
 
 def _seed(seed: int, plan: DevicePlan) -> None:
     # The tracker of inference keeps no CUDA generator state, so it works where there is no CUDA.
-    tracker = {"inference_rng_tracker": True, "force_reset_rng": True} if plan.kind == "cpu" else {"force_reset_rng": True}
+    tracker = (
+        {"inference_rng_tracker": True, "force_reset_rng": True} if plan.kind == "cpu" else {"force_reset_rng": True}
+    )
     seed_ranks = tensor_parallel.model_parallel_cuda_manual_seed
     seed_ranks(seed, **accepted(seed_ranks, **tracker))

@@ -7,12 +7,14 @@ moved to the front, and plain causal attention then serves left and right paddin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-
 from fanfold.megatron.errors import BatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Rows:
             yield self._padded(number * size, size)
 
     def at_callers_positions(self, values: torch.Tensor) -> torch.Tensor:
-        """Move values of labels [B, S] to where those tokens lie in the caller's rows: [B, T], 0 where there is none."""
+        """Move values of labels [B, S] to where those tokens lie in the caller's rows: [B, T], 0 elsewhere."""
         ours = torch.arange(values.shape[1])
         theirs = self.starts[:, None] + ours[None, :] + 1
         known = ours[None, :] + 1 < self.lengths[:, None]
@@ -91,7 +93,9 @@ class Rows:
         )
 
 
-def read_rows(columns: Mapping[str, torch.Tensor], limits: RowLimits, *, padding: int = 0, extra: tuple[str, ...] = ()) -> Rows:
+def read_rows(
+    columns: Mapping[str, torch.Tensor], limits: RowLimits, *, padding: int = 0, extra: tuple[str, ...] = ()
+) -> Rows:
     """Check rows and move them to the front.
 
     Args:
@@ -110,7 +114,12 @@ def read_rows(columns: Mapping[str, torch.Tensor], limits: RowLimits, *, padding
     _check_mask(mask, lengths, starts, padding)
     _check_positions(columns, mask, starts)
     _check_tokens(ids, mask, limits.vocab_size)
-    _refuse("has {} tokens, more than the model's max_sequence_length={}", lengths > limits.max_sequence_length, lengths, limits.max_sequence_length)
+    _refuse(
+        "has {} tokens, more than the model's max_sequence_length={}",
+        lengths > limits.max_sequence_length,
+        lengths,
+        limits.max_sequence_length,
+    )
 
     longest = max(1, int(lengths.max()) if len(lengths) else 1)
     place = torch.arange(-(-longest // limits.multiple) * limits.multiple)[None, :]
@@ -131,13 +140,18 @@ def read_rows(columns: Mapping[str, torch.Tensor], limits: RowLimits, *, padding
     )
 
 
+_ROWS_AND_TOKENS = 2
+
+
 def _column(columns: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     if name not in columns:
         raise BatchError(f"the batch has no column {name!r}; it has {', '.join(sorted(columns)) or 'none'}")
     column = columns[name]
     shape = tuple(columns["input_ids"].shape)
-    if column.dim() != 2 or tuple(column.shape) != shape or 0 in column.shape[1:]:
-        raise BatchError(f"column {name!r} must be [rows, tokens] like input_ids; got {tuple(column.shape)}, input_ids is {shape}")
+    if len(shape) != _ROWS_AND_TOKENS or tuple(column.shape) != shape or shape[1] == 0:
+        raise BatchError(
+            f"column {name!r} must be [rows, tokens] like input_ids; got {tuple(column.shape)}, input_ids is {shape}"
+        )
     if name == "input_ids" and (column.is_floating_point() or column.dtype == torch.bool):
         raise BatchError(f"column 'input_ids' must be whole numbers; got {column.dtype}")
     return column.detach().cpu().long() if not column.is_floating_point() else column.detach().cpu()
@@ -146,7 +160,10 @@ def _column(columns: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
 def _check_mask(mask: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor, padding: int) -> None:
     place = torch.arange(mask.shape[1])[None, :]
     block = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
-    _refuse("has a hole in its attention_mask; padding goes to the left or the right end, not between tokens", (block != mask).any(1))
+    _refuse(
+        "has a hole in its attention_mask; padding goes to the left or the right end, not between tokens",
+        (block != mask).any(1),
+    )
     real_rows = torch.arange(len(mask)) < len(mask) - padding
     _refuse("has no token at all (its attention_mask is 0 everywhere); leave such rows out", (lengths == 0) & real_rows)
 

@@ -29,9 +29,13 @@ class LearningRate:
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.floor <= self.peak and math.isfinite(self.peak)):
-            raise ModelConfigError(f"a learning rate needs 0 <= floor <= peak, finite; got floor={self.floor}, peak={self.peak}")
+            raise ModelConfigError(
+                f"a learning rate needs 0 <= floor <= peak, finite; got floor={self.floor}, peak={self.peak}"
+            )
         if self.warmup_steps < 0 or self.decay_steps < 0:
-            raise ModelConfigError(f"steps are 0 or more; got warmup_steps={self.warmup_steps}, decay_steps={self.decay_steps}")
+            raise ModelConfigError(
+                f"steps are 0 or more; got warmup_steps={self.warmup_steps}, decay_steps={self.decay_steps}"
+            )
         if self.decay not in ("constant", "linear", "cosine"):
             raise ModelConfigError(f"decay={self.decay!r} must be 'constant', 'linear' or 'cosine'")
         if (self.decay == "constant") != (self.decay_steps == 0):

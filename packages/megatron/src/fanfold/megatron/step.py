@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
-
 from fanfold.megatron.agreement import raise_together, share_numbers
 from fanfold.megatron.errors import BatchError
 from fanfold.megatron.layers import shard_positions
+
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
 
 if TYPE_CHECKING:
     from fanfold.megatron.model import Built
@@ -64,7 +64,11 @@ def cross_entropy(log_probs: torch.Tensor, _columns: Mapping[str, torch.Tensor])
 
 
 def agree_on_step(
-    rows: Rows | None, error: BatchError | None, parallel: ParallelConfig, micro_batch_size: int | None, device: torch.device
+    rows: Rows | None,
+    error: BatchError | None,
+    parallel: ParallelConfig,
+    micro_batch_size: int | None,
+    device: torch.device,
 ) -> StepPlan:
     """Compare notes with all ranks before the first collective of the model.
 
@@ -93,15 +97,13 @@ def agree_on_step(
     return StepPlan(min(size, most_rows), -(-most_rows // min(size, most_rows)), targets)
 
 
-def forward_backward(
-    built: Built, rows: Rows, plan: StepPlan, parallel: ParallelConfig, loss: TokenLoss, device: torch.device
-) -> Losses:
+def forward_backward(built: Built, rows: Rows, plan: StepPlan, loss: TokenLoss) -> Losses:
     """Run all micro-batches forward and backward and finish the gradients; weights stay as they are."""
     built.wrapped.train()
     built.wrapped.zero_grad_buffer()
     built.optimizer.zero_grad()
-    reports = _schedule(built, rows, plan, partial(_forward, loss=loss, targets=plan.targets), device, forward_only=False)
-    return _losses(reports, rows, plan, parallel, device)
+    reports = _schedule(built, rows, plan, partial(_forward, loss=loss, targets=plan.targets), forward_only=False)
+    return _losses(reports, rows, plan, built)
 
 
 def apply_gradients(built: Built) -> tuple[float, bool]:
@@ -119,12 +121,12 @@ def apply_gradients(built: Built) -> tuple[float, bool]:
 
 
 def _schedule(
-    built: Built, rows: Rows, plan: StepPlan, forward: Callable[..., Any], device: torch.device, *, forward_only: bool
+    built: Built, rows: Rows, plan: StepPlan, forward: Callable[..., Any], *, forward_only: bool
 ) -> list[Any]:
     run = get_forward_backward_func()
     result: list[Any] = run(
         forward_step_func=forward,
-        data_iterator=_on_device(rows.micro_batches(plan.micro_batch_size, plan.micro_batches), device),
+        data_iterator=_on_device(rows.micro_batches(plan.micro_batch_size, plan.micro_batches), built.device),
         model=[built.wrapped],
         num_microbatches=plan.micro_batches,
         seq_length=rows.tokens.shape[1],
@@ -145,7 +147,9 @@ def _on_device(micro_batches: Iterator[Rows], device: torch.device) -> Iterator[
         )
 
 
-def _forward(micro_batches: Iterator[Rows], module: Any, *, loss: TokenLoss, targets: float) -> tuple[torch.Tensor, Any]:
+def _forward(
+    micro_batches: Iterator[Rows], module: Any, *, loss: TokenLoss, targets: float
+) -> tuple[torch.Tensor, Any]:
     rows = next(micro_batches)
     positions = torch.arange(rows.tokens.shape[1], device=rows.tokens.device).expand_as(rows.tokens)
     negative_log_probs = module(rows.tokens, positions, None, labels=rows.labels)
@@ -164,7 +168,8 @@ def _sum_up(
     return row_sums.sum() / targets, count, {"row_sums": row_sums.detach()}
 
 
-def _losses(reports: Sequence[Any], rows: Rows, plan: StepPlan, parallel: ParallelConfig, device: torch.device) -> Losses:
+def _losses(reports: Sequence[Any], rows: Rows, plan: StepPlan, built: Built) -> Losses:
+    device, parallel = built.device, built.parallel
     sums = torch.zeros(plan.micro_batches * plan.micro_batch_size, device=device)
     if parallel_state.is_pipeline_last_stage():
         sums = torch.cat([report["row_sums"] for report in reports])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fanfold.megatron.errors import LayoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 AXES: Mapping[str, str] = {"tp": "tensor", "cp": "context", "ep": "expert", "dp": "data", "pp": "pipeline"}
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -60,7 +63,9 @@ class ParallelConfig:
             LayoutError: It was left out, and no number of ranks has filled it in.
         """
         if self.data is None:
-            raise LayoutError(f"the layout {self} does not say how many replicas there are; give data=, or use for_world(ranks)")
+            raise LayoutError(
+                f"the layout {self} does not say how many replicas there are; give data=, or use for_world(ranks)"
+            )
         return self.data
 
     @property
@@ -90,7 +95,9 @@ class ParallelConfig:
     def coordinates(self, rank: int) -> dict[str, int]:
         """Say where a rank is on each axis (`tp cp dp pp`, from 0)."""
         if not 0 <= rank < self.world_size:
-            raise LayoutError(f"rank {rank} is not in the layout {self}, which has the ranks 0 to {self.world_size - 1}")
+            raise LayoutError(
+                f"rank {rank} is not in the layout {self}, which has the ranks 0 to {self.world_size - 1}"
+            )
         return _coordinates(rank, self._sizes())
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
@@ -116,7 +123,9 @@ class ParallelConfig:
 
     def __str__(self) -> str:
         sizes = {field: getattr(self, field) for field in AXES.values()}
-        words = [f"{field}={size}" for field, size in sizes.items() if size is not None and (field == "tensor" or size > 1)]
+        words = [
+            f"{field}={size}" for field, size in sizes.items() if size is not None and (field == "tensor" or size > 1)
+        ]
         return " ".join([*words, *(["sequence_parallel"] if self.sequence_parallel else [])])
 
     def _sizes(self) -> dict[str, int]:
@@ -131,7 +140,8 @@ class ParallelConfig:
     def _check_expert(self) -> None:
         if (self.replicas * self.context) % self.expert:
             raise LayoutError(
-                f"expert={self.expert} must divide data x context = {self.replicas} x {self.context} = {self.replicas * self.context}: "
+                f"expert={self.expert} must divide data x context = {self.replicas} x {self.context} = "
+                f"{self.replicas * self.context}: "
                 "the experts are divided over the data- and context-parallel ranks"
             )
         if self.expert > 1 and self.pipeline > 1 and self.groups("pp") != self.expert_groups("pp"):
@@ -152,10 +162,15 @@ def _check_order(order: str, needed: set[str]) -> None:
     names = order.split("-")
     unknown = sorted(set(names) - AXES.keys())
     if unknown or len(set(names)) != len(names):
-        raise LayoutError(f"order={order!r} must name each of {', '.join(AXES)} at most once, joined by '-', as {DEFAULT_ORDER!r} does")
+        raise LayoutError(
+            f"order={order!r} must name each of {', '.join(AXES)} at most once, joined by '-', as "
+            f"{DEFAULT_ORDER!r} does"
+        )
     missing = sorted(needed - set(names))
     if missing:
-        raise LayoutError(f"order={order!r} leaves out {', '.join(missing)}, whose size is more than 1; say where it goes")
+        raise LayoutError(
+            f"order={order!r} leaves out {', '.join(missing)}, whose size is more than 1; say where it goes"
+        )
 
 
 def _completed(order: str) -> list[str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.dataproto import DataProto
-from fanfold.dispatch import Dispatch, current_call, make_nd_compute_dataproto_dispatch_fn, register
-from fanfold.dispatch.context import NoCallError
+from fanfold.dispatch import Dispatch, NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
 from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
 from fanfold.megatron.errors import BatchError, ModelConfigError, NonFiniteLossError, NotInitialisedError
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
 from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
+
+if TYPE_CHECKING:
+    import torch
 
 _BY_DATA_PARALLEL = make_nd_compute_dataproto_dispatch_fn(mesh_name=MESH)
 
@@ -80,19 +80,20 @@ class MegatronTrainer(MegatronWorker):
 
         Returns:
             `loss` [B] float32, the mean over the row's targets (0 for a row without any), and `targets` [B]; in
-            `meta_info["metrics"]` the `loss` over the global batch, `grad_norm` before clipping, `tokens` (targets of the
-            global batch), `learning_rate`, `step`, and `applied`: 0 where the step was skipped.
+            `meta_info["metrics"]` the `loss` over the global batch, `grad_norm` before clipping, `tokens` (its
+            targets), `learning_rate`, `step`, and `applied`: 0 where the step was skipped.
 
         Raises:
             BatchError: Some rank's rows cannot be used, with the rank and the row; nothing has changed.
             NonFiniteLossError: The loss or the gradient is not finite; nothing has changed.
             NotInitialisedError: `init_model` has not run.
         """
-        step, device = load_engine("step"), self.tensor_device
+        step = load_engine("step")
         self._need_model("train_model")
         rows, error = self._read(batch)
-        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, device)
-        losses = step.forward_backward(self._built, rows, plan, self.parallel, step.cross_entropy, device)
+        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, self.tensor_device)
+        assert rows is not None  # without rows there was an error, and everyone has left
+        losses = step.forward_backward(self._built, rows, plan, step.cross_entropy)
         learning_rate = self.optimizer.schedule.at(self.step + 1)
         load_engine("model").set_learning_rate(self._built, learning_rate)
         norm, applied = (float("nan"), False) if losses.trouble else step.apply_gradients(self._built)
@@ -118,7 +119,9 @@ class MegatronTrainer(MegatronWorker):
 
     def _limits(self) -> RowLimits:
         parallel = self.parallel
-        shares = (parallel.tensor if parallel.sequence_parallel else 1) * (2 * parallel.context if parallel.context > 1 else 1)
+        shares = (parallel.tensor if parallel.sequence_parallel else 1) * (
+            2 * parallel.context if parallel.context > 1 else 1
+        )
         return RowLimits(self.model.vocab_size, self.model.max_sequence_length, shares)
 
     def _need_model(self, method: str) -> None:

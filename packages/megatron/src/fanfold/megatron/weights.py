@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
-
 from fanfold.megatron.errors import ModelConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from fanfold.megatron.config import ModelConfig
 
 EMBEDDING = "embedding.word_embeddings.weight"
@@ -84,15 +84,15 @@ def division_of(name: str) -> Division:
 
 
 def whole_model_name(local_name: str, first_layer: int) -> str:
-    """Return the name in the undivided model of a weight on a pipeline stage whose first layer is number `first_layer`."""
+    """Return the undivided model's name of a weight on a pipeline stage that begins with layer `first_layer`."""
     return _LAYER.sub(lambda match: f"decoder.layers.{int(match[1]) + first_layer}.", local_name)
 
 
 def initial_weight(name: str, shape: Sequence[int], config: ModelConfig, seed: int) -> torch.Tensor:
-    """Draw a whole weight: normal with `init_std`, smaller by sqrt(2 * layers) where it feeds the residual stream; norms are 1.
+    """Draw a whole weight: normal with `init_std`, smaller where it feeds the residual stream; norms are 1.
 
-    The scaling is GPT-2's (Radford et al. 2019, section 2.3), and Megatron-Core's default. Always drawn on the CPU, so
-    that every device starts from the same numbers.
+    The scaling by sqrt(2 * layers) is GPT-2's (Radford et al. 2019, section 2.3), and Megatron-Core's default. Always
+    drawn on the CPU, so that every device starts from the same numbers.
 
     Returns:
         float32, of the given shape.

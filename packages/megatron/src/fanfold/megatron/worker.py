@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import wraps
-from types import ModuleType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-import torch
-
-from fanfold.megatron.device import DevicePlan, megatron_device, tensor_device
+from fanfold.megatron.device import DevicePlan, Wanted, megatron_device, tensor_device
 from fanfold.megatron.errors import LayoutClashError, LayoutError
 from fanfold.megatron.topology import ParallelConfig
 from fanfold.worker import Worker
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    import torch
+
 MESH = "train"
-_DEFAULT_COLLECTIVE_TIMEOUT = 600.0
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +55,7 @@ class MegatronWorker(Worker):
         device: str = "auto",
         precision: str | None = None,
         seed: int = 0,
-        collective_timeout: float = _DEFAULT_COLLECTIVE_TIMEOUT,
+        collective_timeout: float = 600.0,
     ) -> None:
         super().__init__()
         self._refuse_shared_process()
@@ -62,7 +64,7 @@ class MegatronWorker(Worker):
         self.data_parallel_rank = self.parallel.coordinates(self.rank)["dp"]
         self._register_dispatch_collect_info(MESH, self.data_parallel_rank, self.parallel.collects(self.rank))
         self.device: DevicePlan = _groups.enter(
-            self, self.parallel, device=device, precision=precision, seed=seed, timeout=timedelta(seconds=collective_timeout)
+            self, self.parallel, Wanted(device, precision, seed, collective_timeout)
         )
 
     @property
@@ -83,8 +85,8 @@ class MegatronWorker(Worker):
     def _refuse_shared_process(self) -> None:
         if self.rank_info.backend == "inline" and self.world_size > 1:
             raise LayoutError(
-                f"{self.world_size} ranks of {type(self).__name__} in one process: Megatron's process groups are one to a process; "
-                "use one inline rank, or a backend with a process for each rank"
+                f"{self.world_size} ranks of {type(self).__name__} in one process: Megatron has one set of process "
+                "groups in a process; use one inline rank, or a backend with a process for each rank"
             )
 
 
@@ -105,12 +107,10 @@ def load_engine(name: str) -> ModuleType:
     Late on purpose: Megatron-Core takes 5 s and 350 MiB to import. A driver that only binds and sends a class must not
     pay for it; a rank pays once, when its worker is made.
     """
-    from importlib import import_module
-
     with warnings.catch_warnings():
         # TransformerEngine and Apex are optional, and Megatron-Core says at each import that they are absent.
         warnings.simplefilter("ignore")
-        return import_module(f"fanfold.megatron.{name}")
+        return importlib.import_module(f"fanfold.megatron.{name}")
 
 
 class _ProcessGroups:
@@ -121,12 +121,12 @@ class _ProcessGroups:
         self._asked: tuple[Any, ...] = ()
         self._plan: DevicePlan | None = None
 
-    def enter(self, worker: Any, parallel: ParallelConfig, **settings: Any) -> DevicePlan:
-        asked = (parallel, settings["device"], settings["precision"])
+    def enter(self, worker: Any, parallel: ParallelConfig, wanted: Wanted) -> DevicePlan:
+        asked = (parallel, wanted.device, wanted.precision)
         if self._plan is not None and asked != self._asked:
             self._make_room(worker, asked)
         if self._plan is None:
-            self._plan = load_engine("parallel").start(parallel, worker.rank_info, **settings)
+            self._plan = load_engine("parallel").start(parallel, worker.rank_info, wanted)
             self._asked = asked
         self._users.add(worker)
         return self._plan
@@ -141,8 +141,8 @@ class _ProcessGroups:
         gc.collect()  # a worker that was let go of may lie in a cycle with its model
         if self._users:
             raise LayoutClashError(
-                f"this process runs Megatron with {_text(self._asked)}, and {type(worker).__name__} asks for {_text(asked)}; "
-                "roles that share processes need the same parallel=, device= and precision="
+                f"this process runs Megatron with {_text(self._asked)}, and {type(worker).__name__} asks for "
+                f"{_text(asked)}; roles that share processes need the same parallel=, device= and precision="
             )
         self._end()
 
