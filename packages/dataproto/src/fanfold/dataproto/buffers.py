@@ -64,7 +64,13 @@ def memory_of(tensor: Tensor) -> Array:
     plain = on_cpu(tensor)
     if plain.dtype in _NUMPY_DTYPES:
         return plain.numpy()
-    return plain.reshape(-1).view(torch.uint8).numpy()
+    return as_bytes(plain).numpy()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as uint8, one dimension."""
+    # A tensor of one element counts as contiguous whatever its strides are; viewing it as bytes needs stride 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def spec_of(tensor: Tensor, memory: list[Array]) -> TensorSpec:
@@ -95,8 +101,13 @@ def tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tens
         return torch.empty(shape, dtype=dtype)
     source = _unguarded(raw) if raw.readonly else raw
     if dtype in COMPUTABLE:
-        return torch.frombuffer(source, dtype=dtype).view(shape)
-    return torch.frombuffer(source, dtype=torch.uint8).view(dtype).view(shape)
+        made = torch.frombuffer(source, dtype=dtype)
+    else:
+        made = torch.frombuffer(source, dtype=torch.uint8).view(dtype)
+    if made.data_ptr() % dtype.itemsize:
+        # Compiled loops of torch assume aligned memory, and end the process where it is not.
+        made = torch.frombuffer(source, dtype=torch.uint8).clone().view(dtype)
+    return made.view(shape)
 
 
 def _unguarded(raw: memoryview) -> Any:

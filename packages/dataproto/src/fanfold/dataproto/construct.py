@@ -114,6 +114,8 @@ class Constructing(BatchState):
             raise ColumnError(f"{name!r} is in meta_info and in the TensorDict; expected it in one of them")
         rows = tensordict.batch_size[0] if tensordict.batch_size else None
         found = _table_of(tensors, rows, tensordict.device)
+        if found is None and not arrays and rows is not None:
+            found = Table({}, rows, tensordict.device)
         return cls._made(found, arrays, {**values, **meta})
 
     @classmethod

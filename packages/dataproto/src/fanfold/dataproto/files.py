@@ -8,10 +8,7 @@ Any safetensors reader can list and read the entries. Loading maps the file; wha
 memory and never reaches the file. Nothing in a file is executed unless `allow_pickle=True` is passed.
 """
 
-import contextlib
-import json
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,16 +16,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from tensordict import NonTensorData, TensorDict
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import jagged, jsonable
-from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of
+from fanfold.dataproto import jagged, jsonable, mapping
+from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
 from fanfold.dataproto.columns import Column, stacked
 from fanfold.dataproto.errors import DataProtoError, FileFormatError, MissingKeyError, WireError
 from fanfold.dataproto.jagged import Parts, Shared
+from fanfold.dataproto.mapping import ToWrite
 from fanfold.dataproto.meta import Meta
 from fanfold.dataproto.objects import Array
 from fanfold.dataproto.table import Table
@@ -48,32 +45,31 @@ _NATIVE = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_ALIGNMENT = 64
 
 
 class _Entries:
     """What will be written, in the order of the file."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[str, tuple[int, ...], Any]] = {}
+        self.found: dict[str, ToWrite] = {}
 
     def tensor(self, label: str, tensor: Tensor) -> dict[str, Any]:
         key, code = f"{len(self.found)}:{label}", _NATIVE.get(tensor.dtype)
         memory = memory_of(tensor).reshape(-1).view(np.uint8) if tensor.numel() else np.empty(0, dtype=np.uint8)
         shape = tuple(tensor.shape) if code else (memory.nbytes,)
-        self.found[key] = (code or "U8", shape, memory)
+        self.found[key] = ToWrite(code or "U8", shape, memory, tensor.dtype.itemsize)
         return {"at": key, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
 
     def array(self, label: str, array: NDArray[Any]) -> dict[str, Any]:
         key = f"{len(self.found)}:{label}"
         memory = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, dtype=np.uint8)
-        self.found[key] = ("U8", (memory.nbytes,), memory)
+        self.found[key] = ToWrite("U8", (memory.nbytes,), memory, array.dtype.alignment)
         return {"at": key, "numpy": array.dtype.str, "shape": list(array.shape)}
 
     def text(self, label: str, value: Any) -> str:
         key = _HEAD if label == _HEAD else f"{len(self.found)}:{label}"
         raw = jsonable.dumps(value)
-        self.found[key] = ("U8", (len(raw),), raw)
+        self.found[key] = ToWrite("U8", (len(raw),), raw)
         return key
 
     def keep(self, label: str, value: Any) -> dict[str, Any] | None:
@@ -103,7 +99,7 @@ def save(path: StrPath, content: tuple[Table | None, Mapping[str, Array], Meta, 
         "extra": _saved_meta(extra, entries, allow_pickle),
     }
     entries.text(_HEAD, head)
-    _write_atomically(Path(path), entries.found)
+    mapping.write(Path(path), entries.found, {"format": FORMAT, "version": str(VERSION)})
 
 
 def _saved_tensors(tensors: Table, entries: _Entries, allow_pickle: bool) -> dict[str, Any]:
@@ -176,48 +172,6 @@ def _saved_meta(meta: Meta, entries: _Entries, allow_pickle: bool) -> str:
     return entries.text("meta_info", saved)
 
 
-def _write_atomically(path: Path, entries: Mapping[str, tuple[str, tuple[int, ...], Any]]) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        with temporary.open("xb") as file:
-            file.writelines(_chunks(entries))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(folder: Path) -> None:
-    # The new name is durable once its directory is; file systems that cannot open a directory do not need it.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _chunks(entries: Mapping[str, tuple[str, tuple[int, ...], Any]]) -> Iterable[Any]:
-    # Widest dtypes first: the format allows no gaps, and so every tensor is aligned to its own width.
-    ordered = sorted(entries.items(), key=lambda item: -_width(item[1][0]))
-    head: dict[str, Any] = {"__metadata__": {"format": FORMAT, "version": str(VERSION)}}
-    position = 0
-    for key, (code, shape, memory) in ordered:
-        size = memoryview(memory).nbytes
-        head[key] = {"dtype": code, "shape": list(shape), "data_offsets": [position, position + size]}
-        position += size
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    return [len(text).to_bytes(8, "little"), text, *(memory for _, (_, _, memory) in ordered)]
-
-
-def _width(code: str) -> int:
-    return {"BOOL": 1, "BF16": 2}.get(code) or int(code[1:]) // 8
-
-
 class Reader:
     """An open file. Use `parts`."""
 
@@ -229,21 +183,14 @@ class Reader:
             OSError: it cannot be opened.
         """
         self._path = os.fspath(path)
-        with Path(self._path).open("rb"):
-            pass  # a missing or unreadable file is an OSError of its own, whatever safetensors makes of it
-        self._decoder = jsonable.Decoder(self._value, allow_pickle=allow_pickle)
-        try:
-            self._file: Any = safe_open(self._path, framework="pt")
-            self._keys = frozenset(self._file.keys())
-            about = self._file.metadata() or {}
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise FileFormatError(f"{self._path} is no file of a batch, or was cut off: {error}") from None
-        if about.get("format") != FORMAT or _HEAD not in self._keys:
+        self._entries, about = mapping.entries(self._path)
+        if about.get("format") != FORMAT or _HEAD not in self._entries:
             raise FileFormatError(f"{self._path} is a safetensors file that was not written by fanfold.dataproto")
         if about.get("version") != str(VERSION):
             raise FileFormatError(
                 f"{self._path} has the version {about.get('version')}; this package reads {VERSION}. Upgrade."
             )
+        self._decoder = jsonable.Decoder(self._value, allow_pickle=allow_pickle)
         self.offsets: dict[str, Tensor] = {}
 
     def parts(self, columns: Iterable[str] | None) -> tuple[Table | None, dict[str, Array], Meta, Meta]:
@@ -275,28 +222,20 @@ class Reader:
         return table, arrays, self._meta(head["meta"]), self._meta(head["extra"])
 
     def _json(self, key: str) -> Any:
-        return jsonable.loads(bytes(self._file.get_tensor(key).numpy()))
+        return jsonable.loads(bytes(self._entries[key].memory))
 
     def _meta(self, key: str) -> Meta:
         return {self._decoder.decode(name): self._decoder.decode(value) for name, value in self._json(key)}
 
     def _tensor(self, spec: Mapping[str, Any]) -> Tensor:
-        dtype, shape = dtype_named(spec["dtype"]), _shape(spec["shape"])
-        found: Tensor = self._file.get_tensor(spec["at"])
-        if dtype in _NATIVE:
-            if found.dtype != dtype or tuple(found.shape) != shape:
-                raise FileFormatError(
-                    f"entry {spec['at']!r} is {found.dtype} {list(found.shape)}; expected {dtype} {shape}"
-                )
-            return found
-        return found.view(dtype).view(shape) if found.numel() else torch.empty(shape, dtype=dtype)
+        return tensor_over(self._entries[spec["at"]].memory, dtype_named(spec["dtype"]), _shape(spec["shape"]))
 
     def _value(self, spec: Mapping[str, Any]) -> Any:
         if "numpy" not in spec:
             return self._tensor(spec)
         dtype, shape = jsonable.plain_dtype(spec["numpy"]), _shape(spec["shape"])
-        raw = self._file.get_tensor(spec["at"])
-        return raw.numpy().view(dtype).reshape(shape) if raw.numel() else np.empty(shape, dtype=dtype)
+        memory = self._entries[spec["at"]].memory
+        return np.frombuffer(memory, dtype=dtype).reshape(shape) if memory.nbytes else np.empty(shape, dtype=dtype)
 
     def _array(self, spec: Mapping[str, Any]) -> Array:
         if spec["kind"] == "array":
