@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from rank_pool import RankPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# No deadlines: a slow machine is not a broken law. `HYPOTHESIS_PROFILE=deep` looks harder.
+settings.register_profile("quick", deadline=None, max_examples=100)
+settings.register_profile("deep", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")

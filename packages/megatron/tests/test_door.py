@@ -1,0 +1,30 @@
+"""The package's one door: a name is added or taken away on purpose."""
+
+import fanfold.megatron
+
+
+def test_the_door() -> None:
+    assert sorted(fanfold.megatron.__all__) == sorted(
+        [
+            "PRESETS",
+            "BatchError",
+            "CheckpointError",
+            "DeviceError",
+            "DevicePlan",
+            "LayoutClashError",
+            "LayoutError",
+            "LearningRate",
+            "MegatronError",
+            "MegatronTrainer",
+            "MegatronWorker",
+            "ModelConfig",
+            "ModelConfigError",
+            "NonFiniteLossError",
+            "NotInitialisedError",
+            "OptimizerConfig",
+            "ParallelConfig",
+            "in_megatron",
+            "model_config",
+        ]
+    )
+    assert all(hasattr(fanfold.megatron, name) for name in fanfold.megatron.__all__)
