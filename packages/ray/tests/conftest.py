@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +18,13 @@ os.environ.update(
 )
 os.environ.pop("RAY_ADDRESS", None)
 
-import ray  # noqa: E402
-from ray.cluster_utils import Cluster  # noqa: E402
+import ray
+from fanfold.ray.cluster import living_placement_groups
+from fanfold.ray.names import named_actors
+from ray.cluster_utils import Cluster
 
-from fanfold.ray.cluster import living_placement_groups  # noqa: E402
-from fanfold.ray.names import named_actors  # noqa: E402
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAMESPACE = "fanfold"
 CPUS_PER_NODE = 4

@@ -6,11 +6,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, Execute, current_call, register
 from fanfold.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 RANK_AT_IMPORT = os.environ.get("RANK")
 COLOR_AT_IMPORT = os.environ.get("COLOR")

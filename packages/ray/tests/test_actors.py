@@ -2,24 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import pickletools
 from typing import Any
 
 import pytest
 import sample_workers
-from ray import cloudpickle
-
 from fanfold.dispatch import CallContext, current_call
 from fanfold.ray import actors
 from fanfold.ray.actors import AsyncRankProcess, Order, RankProcess, SyncRankProcess, rank_class
 from fanfold.ray.errors import GroupStartingError
+from ray import cloudpickle
 
 
 class Odd:
     def defaults(self, value: Odd | None = None, *rest: int, flag: bool = True, **more: str) -> tuple[Any, ...]:
         return value, rest, flag, more
 
-    def only_args(*args: int) -> tuple[int, ...]:  # noqa: N805
+    def only_args(*args: int) -> tuple[int, ...]:
         return args[1:]
 
     @staticmethod
@@ -74,8 +74,7 @@ def test_nothing_runs_before_the_worker_is_built() -> None:
     process: Any = rank_class(Odd)()
     process._fanfold_instance = None
     assert isinstance(process, RankProcess)
-    with pytest.raises(GroupStartingError, match="has not built its worker"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RankProcess, "__repr__", lambda _self: "rank")
+    with pytest.raises(GroupStartingError, match="Odd has not built its worker; it cannot run free"):
         process.free(1)
 
 
@@ -95,6 +94,10 @@ class ToldLater(Told):
         yield "c"
 
 
+def arrived(result: Any) -> Any:
+    return pickle.loads(pickle.dumps(result))
+
+
 def order(method: Any, *names: str, wanted: bool = True) -> Order:
     return Order(CallContext(method="ask", rank=3, world_size=4), method, names, wanted, readonly=False)
 
@@ -108,11 +111,11 @@ def test_a_groups_call_knows_itself() -> None:
     process = built(Told)
     assert process.fanfold_call(order("ask", "suffix"), "!") == "ask!"
     assert process.fanfold_call(order("ask", "suffix", wanted=False), "!") is None
-    assert process.fanfold_call(order("letters")) == ["a", "b"]
-    assert process.fanfold_call(order(lambda worker, x: (type(worker), x)), 1) == (Told, 1)
+    assert arrived(process.fanfold_call(order("letters"))) == ["a", "b"]
+    assert arrived(process.fanfold_call(order(lambda worker, x: (type(worker), x)), 1)) == (Told, 1)
 
 
 def test_an_async_call_knows_itself() -> None:
     process = built(ToldLater)
     results = [asyncio.run(process.fanfold_call(order(name))) for name in ("ask_later", "letters_later", "letters")]
-    assert results == [3, ["c"], ["a", "b"]]
+    assert [arrived(result) for result in results] == [3, ["c"], ["a", "b"]]

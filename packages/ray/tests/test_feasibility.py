@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-
-from hypothesis import given
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING
 
 from fanfold.ray.feasibility import (
     NodeState,
@@ -16,6 +13,11 @@ from fanfold.ray.feasibility import (
     separate_nodes,
     shortage_table,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 RESOURCES = st.fixed_dictionaries({"CPU": st.integers(0, 5).map(float), "GPU": st.integers(0, 2).map(float)})
 
@@ -101,7 +103,9 @@ def test_table_names_asked_present_free_and_holder() -> None:
     here = NodeState("id", "10.0.0.1", {"CPU": 8.0}, {"CPU": 1.0}, held={"trainer.pool:0": {"CPU": 4.0}})
     assert shortage_table([{"CPU": 2.0}, {"CPU": 3.0}], [here]).splitlines() == [
         "  node      resource  asked per entry  present  free  held by",
-        "  10.0.0.1  CPU       2, 3             8        1     trainer.pool:0 (4), tasks and actors outside of "
-        "placement groups (3)",
+        (
+            "  10.0.0.1  CPU       2, 3             8        1     trainer.pool:0 (4), tasks and actors outside of "
+            "placement groups (3)"
+        ),
     ]
     assert "no node is alive" in shortage_table([{"CPU": 2.0}], [])

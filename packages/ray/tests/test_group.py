@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
-from sample_workers import Asynchronous, Fragile, Plain, StubbornError
-
 from fanfold.dispatch import Dispatch, register
 from fanfold.ray import LifetimeError, NameTakenError, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from fanfold.ray.names import actor_named, named_actors
@@ -25,6 +21,12 @@ from fanfold.worker import (
     WorkerLostError,
     WorkerStartError,
 )
+from sample_workers import Asynchronous, Fragile, Plain, StubbornError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ray.cluster_utils import Cluster
 
 
 @pytest.fixture
@@ -288,10 +290,10 @@ def test_a_workers_name_that_is_taken_is_refused(pair: RayResourcePool, group: R
 
 
 def test_lifetimes_have_to_agree(pair: RayResourcePool) -> None:
-    with pytest.raises(LifetimeError, match="the group is detached, but .* ends with this driver"):
+    with pytest.raises(LifetimeError, match=r"the group is detached, but .* ends with this driver"):
         RayWorkerGroup(pair, Plain, detached=True)
     detached = RayResourcePool([1], detached=True)
-    with pytest.raises(LifetimeError, match="is detached, but the group in it ends with this driver"):
+    with pytest.raises(LifetimeError, match=r"is detached, but the group in it ends with this driver"):
         RayWorkerGroup(detached, Plain)
     assert not detached.is_placed
 
@@ -303,7 +305,7 @@ def test_wrong_use_is_refused_before_anything_starts(pair: RayResourcePool) -> N
         RayWorkerGroup(pair)
     with pytest.raises(GroupUsageError, match="go together"):
         RayWorkerGroup(pair, Plain, master_addr="127.0.0.1")
-    with pytest.raises(GroupUsageError, match="use_gpu=True, but .* has no GPUs"):
+    with pytest.raises(GroupUsageError, match=r"use_gpu=True, but .* has no GPUs"):
         RayWorkerGroup(RayResourcePool([1], use_gpu=False), Plain, use_gpu=True)
     with pytest.raises(GroupUsageError, match="device_name is 'cpu' or 'cuda'"):
         RayWorkerGroup(pair, Plain, device_name="npu")

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
-from ray.util import placement_group, placement_group_table, remove_placement_group
-
 from fanfold.ray import NameTakenError, PlacementError, RayResourcePool, sort_placement_group_by_node_ip
 from fanfold.ray.cluster import living_placement_groups
 from fanfold.worker import PoolError, Slot
+from ray.util import placement_group, placement_group_table, remove_placement_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ray.cluster_utils import Cluster
 
 
 @pytest.fixture

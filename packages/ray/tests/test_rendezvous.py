@@ -7,10 +7,9 @@ import sys
 from datetime import timedelta
 
 import pytest
-
 from fanfold.ray.rendezvous import HeldPort
 
-HOLD = "import sys; from fanfold.ray.rendezvous import HeldPort; held = HeldPort({}); print(held.port, flush=True); input()"
+HOLD = "from fanfold.ray.rendezvous import HeldPort; held = HeldPort({}); print(held.port, flush=True); input()"
 
 
 def hold_elsewhere(port_range: str = "None") -> subprocess.Popen[str]:

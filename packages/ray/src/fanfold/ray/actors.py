@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fanfold.dispatch import CallContext, serving
 from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
-from fanfold.ray.parcels import Parcel, opened
+from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.rendezvous import HeldPort
 from fanfold.ray.sidedoor import Doorbell, SideDoor
 from fanfold.ray.travelling import errors_travel
@@ -117,7 +117,8 @@ class RankProcess:
         instance = self._fanfold_instance
         if instance is not None and vars(object)["__repr__"] is not type(instance).__repr__:
             return repr(instance)
-        return str(ray.get_runtime_context().get_actor_name() or type(self).__name__)
+        name = ray.get_runtime_context().get_actor_name() if ray.is_initialized() else None
+        return name or type(self).__name__
 
 
 class SyncRankProcess(RankProcess):
@@ -144,7 +145,7 @@ class SyncRankProcess(RankProcess):
             if not wanted:
                 return None
             result = finished(_begun(self, order, values))
-        return result if order.wanted else None
+        return as_it_is(result) if order.wanted else None
 
 
 class AsyncRankProcess(RankProcess):
@@ -172,7 +173,7 @@ class AsyncRankProcess(RankProcess):
             if not wanted:
                 return None
             result = await finished_in_loop(_begun(self, order, values))
-        return result if order.wanted else None
+        return as_it_is(result) if order.wanted else None
 
 
 def rank_class(cls: type) -> type:

@@ -6,7 +6,7 @@ import re
 
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.travelling import when_raised
-from fanfold.worker import Failure, Outcome, Success, WaitTimeoutError, WorkerLostError
+from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTimeoutError, WorkerLostError
 
 from ray.exceptions import (
     ActorUnavailableError,
@@ -19,6 +19,8 @@ from ray.exceptions import (
 FETCH_LIMIT = 600.0  # seconds for bringing a result that is finished: its node may be gone while we ask
 
 _OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/travelling.py", "fanfold/worker/executing.py")
+_CALL_FRAME = "fanfold/ray/actors.py"  # in the trace of whatever happens before a method has returned
+_METHOD = re.compile(r"ray::\w+\.(\w+)\(\)")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -37,8 +39,12 @@ def fetch(reference: Ref, limit: float = FETCH_LIMIT) -> Outcome:
 
 
 def _failure_of_method(error: RayTaskError) -> Failure:
-    cause = error.cause if isinstance(error.cause, BaseException) else error
-    return Failure(cause, tidy_trace(str(error)), when=when_raised(cause))
+    cause, text = error.cause if isinstance(error.cause, BaseException) else error, str(error)
+    method = _METHOD.search(text)
+    if method is not None and _CALL_FRAME not in text:  # the method was left behind: its result was being sent
+        what = f"the result of {method[1]}"
+        cause = NotPicklableError(f"{what} cannot travel to the driver: {type(cause).__name__}: {cause}")
+    return Failure(cause, tidy_trace(text), when=when_raised(cause))
 
 
 def tidy_trace(text: str) -> str:

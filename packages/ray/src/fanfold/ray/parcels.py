@@ -8,6 +8,7 @@ that are batches by their own methods are sent as they are: they know about memo
 from __future__ import annotations
 
 import io
+import operator
 import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,24 @@ def placed(value: Any, what: str) -> Any:
 def opened(values: Sequence[Any], *, readonly: bool) -> list[Any]:
     """Return values as the method sees them."""
     return [value.open(readonly=readonly) if isinstance(value, Parcel) else value for value in values]
+
+
+class _AsItIs:
+    """Stands for a value in what Ray pickles, and arrives as the value."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, ([self._value], 0)
+
+
+def as_it_is(result: Any) -> Any:
+    """Return what to give to Ray so that a result arrives with the types that it has.
+
+    Ray does not pickle plain containers, and a bytearray in them arrives as bytes.
+    """
+    return _AsItIs(result) if type(result) in (bytearray, list, tuple, dict) else result
 
 
 def _is_small_text(value: Any) -> bool:

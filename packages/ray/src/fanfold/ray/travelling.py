@@ -10,6 +10,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fanfold.worker.travelling import remote_error
+
 from ray import cloudpickle
 
 if TYPE_CHECKING:
@@ -37,12 +39,15 @@ def when_raised(error: BaseException) -> float:
 
 
 def portable_error(error: Exception) -> Exception:
-    """Return an error that arrives: itself, or an instance of a subclass that knows how to be rebuilt."""
+    """Return an error that arrives: itself, or an instance of a subclass that knows how to be rebuilt.
+
+    One that holds what cannot be pickled arrives as a `RemoteError` that says what it was.
+    """
     if _survives(error):
         return error
-    state = {name: value for name, value in vars(error).items() if _survives(value)}
-    args = tuple(value if _survives(value) else repr(value) for value in error.args)
-    return _rebuilt(type(error), args, str(error), state)
+    if all(_survives(value) for value in (*error.args, *vars(error).values())):
+        return _rebuilt(type(error), error.args, str(error), dict(vars(error)))
+    return remote_error(error)
 
 
 def _survives(value: Any) -> bool:
