@@ -1,5 +1,7 @@
 """Ranks, worker groups and resource pools; a backend contract of one page and backends that need nothing else."""
 
+from typing import TYPE_CHECKING, Any
+
 from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Notifies, Renews, Travels, Watches
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
@@ -26,7 +28,6 @@ from fanfold.worker.errors import (
     WorkerStartError,
 )
 from fanfold.worker.group import WorkerGroup
-from fanfold.worker.inline import InlineBackend
 from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, STOP_LIMIT, Deadline
 from fanfold.worker.options import CallOptions
 from fanfold.worker.pool import ResourcePool, Slot
@@ -41,6 +42,9 @@ from fanfold.worker.roles import (
 )
 from fanfold.worker.stuck import RankStatus, Whereabouts
 from fanfold.worker.worker import MeshRank, Worker
+
+if TYPE_CHECKING:
+    from fanfold.worker.inline import InlineBackend
 
 __all__ = [
     "CALL_LIMIT",
@@ -110,3 +114,12 @@ __all__ = [
     "rank_infos",
     "wait",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The inline backend brings pickling and sockets along; a program that only defines workers does without.
+    if name == "InlineBackend":
+        from fanfold.worker.inline import InlineBackend  # noqa: PLC0415
+
+        return InlineBackend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,8 @@ What it returns from `call` is its own reference to a result, a *Handle* (on Ray
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 Handle: TypeAlias = Any  # each backend has its own type, and only the backend looks inside
 
 
-@dataclass(frozen=True)
-class StartOrder:
+class StartOrder(NamedTuple):
     """What is to be started: one worker in each slot, under the name that stands beside it.
 
     Attributes:
@@ -36,7 +36,7 @@ class StartOrder:
     recipe: ClassWithInitArgs
     slots: Sequence[Slot]
     names: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ class StartedRank:
     door: Any = field(repr=False, compare=False)
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One call on one rank: a method of the worker by name, or a function that is given the worker first.
 
     Every argument went through `Backend.place`; the worker sees the value that was placed. A rank whose result is not
@@ -72,15 +71,13 @@ class Request:
         return self.method if isinstance(self.method, str) else getattr(self.method, "__name__", repr(self.method))
 
 
-@dataclass(frozen=True)
-class Success:
+class Success(NamedTuple):
     """The value a method returned."""
 
     value: Any
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """What a method raised on its rank, or that the rank is gone (`lost`).
 
     `trace` is the traceback as text, as it looked on the rank; empty where there is none. `when` is the moment by

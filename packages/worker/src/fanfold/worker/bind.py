@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,7 @@ from fanfold.dispatch import MethodSpec, specs_of
 from fanfold.worker.errors import MethodNameClashError, UnknownMethodError
 from fanfold.worker.options import DEFAULTS, CallOptions, Uneven
 from fanfold.worker.roles import roles_of
-from fanfold.worker.typos import refuses_typos
+from fanfold.worker.typos import nearest, refuses_typos
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,7 +113,7 @@ def refuse_hiding(name: str, what: str, group_class: type) -> None:
 def unknown_method(group: CallingGroup[Any], name: str, known: Iterable[str]) -> UnknownMethodError:
     """Make the error for a name that the worker class does not register, with the nearest that it does."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = nearest([name], names)
     hint = f"did you mean {near[0]!r}? " if near else ""
     has = f"it registers {', '.join(names)}" if names else "it registers none"
     exists = hasattr(group.worker_class, name)

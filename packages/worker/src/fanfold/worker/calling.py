@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
 from fanfold.worker.arguments import resolved, soonest, warn_of_scattering
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 WorkerT = TypeVar("WorkerT")
+_Method: TypeAlias = "str | Callable[..., Any]"
 
 
 class CallingGroup(Generic[WorkerT]):
@@ -184,7 +185,8 @@ class CallingGroup(Generic[WorkerT]):
         placed = {piece: self._backend.place(plan.value(piece)) for piece in plan.pieces()}
         members = [self._members[rank] for rank in plan.ranks]
         method, readonly = self._how_to_call(function), spec.inputs == "readonly"
-        requests = [self._request(plan, placed, method, member.rank, readonly) for member in members]
+        wanted = set(plan.collected)
+        requests = [self._request(plan, placed, method, rank, (rank in wanted, readonly)) for rank in plan.ranks]
         return Call(
             handles=self._send(members, requests),
             members=members,
@@ -202,7 +204,12 @@ class CallingGroup(Generic[WorkerT]):
         return [self._backend.call(member, request) for member, request in zip(members, requests, strict=True)]
 
     def _request(
-        self, plan: CallPlan, placed: Mapping[Any, Any], method: str | Callable[..., Any], rank: int, readonly: bool
+        self,
+        plan: CallPlan,
+        placed: Mapping[Any, Any],
+        method: str | Callable[..., Any],
+        rank: int,
+        how: tuple[bool, bool],
     ) -> Request:
         args, kwargs = plan.call_for(rank)
         context = CallContext(plan.method, rank, len(self._members), plan.padding(rank))
@@ -211,8 +218,8 @@ class CallingGroup(Generic[WorkerT]):
             args=[placed[piece] for piece in args],
             kwargs={name: placed[piece] for name, piece in kwargs.items()},
             context=context,
-            wanted=rank in plan.collected,
-            readonly=readonly,
+            wanted=how[0],
+            readonly=how[1],
         )
 
     def _how_to_call(self, function: Callable[..., Any]) -> str | Callable[..., Any]:

@@ -6,8 +6,7 @@ The switches `RAY_EXPERIMENTAL_NOSET_*` keep Ray from hiding devices from a work
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fanfold.worker.errors import RankEnvironmentError
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
 
-@dataclass(frozen=True)
-class DeviceKind:
+class DeviceKind(NamedTuple):
     """One kind of device.
 
     Attributes:

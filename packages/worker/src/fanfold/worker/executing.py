@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import traceback
+import types
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ def needs_loop(cls: type) -> bool:
 
 def finished(result: Any) -> Any:
     """Take the result of a method to its end: what a coroutine returns, all that a generator yields as a list."""
-    if inspect.isgenerator(result):
+    kind = type(result)
+    if kind is types.GeneratorType:
         return list(result)
-    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
+    if kind is not types.AsyncGeneratorType and not hasattr(kind, "__await__"):
         return result
     # At first use: asyncio costs a fifth of this package's import budget.
     return importlib.import_module("asyncio").run(finished_in_loop(result))
@@ -45,10 +46,12 @@ async def finished_in_loop(result: Any) -> Any:
 
 def trace_of(error: BaseException) -> str:
     """Return the traceback of an error as text, without the frames of this package that led to the user's method."""
+    from traceback import format_exception  # noqa: PLC0415  # wanted only here, and loads the tokenizer
+
     trace = error.__traceback__
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _HERE:  # noqa: PTH120  # a string is all it needs
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    return "".join(format_exception(type(error), error, trace or error.__traceback__))
 
 
 _HERE = os.path.dirname(__file__)  # noqa: PTH120  # as above: pathlib would cost a sixth of this package's import budget

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from fanfold.worker.bind import BoundMethod, check_class, methods_of, unknown_method
 from fanfold.worker.calling import CallingGroup
 from fanfold.worker.errors import GroupUsageError, NotPicklableError
-from fanfold.worker.health import AlivenessCheck, OnLost
 from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline
 from fanfold.worker.pool import ResourcePool, as_pool
 from fanfold.worker.recipe import ClassWithInitArgs, as_recipe
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fanfold.worker.backend import Backend
+    from fanfold.worker.health import OnLost
 
 WorkerT = TypeVar("WorkerT")
 GroupT = TypeVar("GroupT", bound="WorkerGroup[Any]")
@@ -171,6 +171,8 @@ class WorkerGroup(CallingGroup[WorkerT]):
         Raises:
             GroupUsageError: The backend cannot say which ranks are gone, or `on_lost` is none of these.
         """
+        from fanfold.worker.health import AlivenessCheck  # noqa: PLC0415  # few need it, and it costs
+
         self.stop_worker_aliveness_check()
         self._ranks.check = AlivenessCheck(self._ranks, repr(self), every_n_seconds, on_lost)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fanfold.worker.abilities import Watches
 from fanfold.worker.errors import GroupUsageError, WorkerLostError
-from fanfold.worker.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,9 +62,18 @@ class AlivenessCheck:
             return
         ranks.bad_news = error
         if self._on_lost == "interrupt":
-            logger.critical("%s", error)
-            # A real signal: a simulated one would not wake a thread that sleeps in the system.
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            interrupt_main_thread(error)
+
+
+def interrupt_main_thread(error: WorkerLostError) -> None:
+    """Log a report and wake the main thread as Ctrl-C does."""
+    import signal  # noqa: PLC0415  # at first use, as logging: together they cost a tenth of this package's import budget
+
+    from fanfold.worker.logs import logger  # noqa: PLC0415
+
+    logger.critical("%s", error)
+    # A real signal: a simulated one would not wake a thread that sleeps in the system.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def lost_ranks_error(group: str, lost: Mapping[int, Exception]) -> WorkerLostError:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import serving
@@ -21,7 +23,7 @@ from fanfold.worker.environ import LentEnvironment
 from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
 from fanfold.worker.executing import callable_of, finished, trace_of
 from fanfold.worker.ports import HeldPort
-from fanfold.worker.rank import RankInfo, in_context, rank_infos
+from fanfold.worker.rank import RankInfo, enter_context, leave_context, rank_infos
 from fanfold.worker.stuck import RankStatus, Whereabouts
 from fanfold.worker.travelling import as_it_arrives
 from fanfold.worker.watching import watched
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fanfold.worker.limits import Deadline
 
 _NODE = socket.gethostname()
+_ONE_AT_A_TIME = threading.RLock()  # all inline ranks share one environment; a rank may drive a group of its own
 
 
 @dataclass(eq=False)
@@ -83,7 +86,7 @@ class InlineBackend:
         return self._build(order, doors, deadline)
 
     def _build(self, order: StartOrder, doors: Sequence[InlineRank], deadline: Deadline) -> list[StartedRank]:
-        with LentEnvironment() as environment:
+        with _ONE_AT_A_TIME, LentEnvironment() as environment:
             return [self._build_one(order, door, environment, deadline) for door in doors]
 
     def _build_one(
@@ -111,9 +114,9 @@ class InlineBackend:
 
     def call_all(self, ranks: Sequence[StartedRank], requests: Sequence[Request]) -> list[InlineHandle]:
         """Run the calls of all ranks now, in order; a rank that fails keeps no other from running."""
-        with LentEnvironment() as environment:
+        with _ONE_AT_A_TIME, LentEnvironment() as environment:
             return [
-                InlineHandle(_as_rank(rank.door, environment, lambda: _invoke(rank.door, request)))  # noqa: B023  # called at once
+                InlineHandle(_as_rank(rank.door, environment, partial(_invoke, rank.door, request)))
                 for rank, request in zip(ranks, requests, strict=True)
             ]
 
@@ -165,13 +168,15 @@ def _found(process: int, tokens: Sequence[int]) -> tuple[InlineBackend, list[Sta
 
 def _as_rank(door: InlineRank, environment: LentEnvironment, action: Callable[[], Any]) -> Outcome:
     environment.lend(door.variables)
+    before = enter_context(door.info)
     try:
-        with in_context(door.info):
-            return Success(action())
+        return Success(action())
     except Exception as error:  # noqa: BLE001  # whatever a user's method raises is the outcome of the call
         return Failure(as_it_arrives(error), trace_of(error), lost=door.closed, when=time.time())
     finally:
-        door.variables |= environment.take_changes()
+        leave_context(before)
+        if changes := environment.take_changes():
+            door.variables = {**door.variables, **changes}
 
 
 def _invoke(door: InlineRank, request: Request) -> Any:
@@ -182,8 +187,12 @@ def _invoke(door: InlineRank, request: Request) -> Any:
     method = request.method if isinstance(request.method, str) else across(request.method, "a function")
     check = watched(request.label, [*enumerate_names(args), *kwargs.items()]) if request.readonly else None
     door.calls += 1
-    with serving(request.context), door.whereabouts.inside(door.calls, request.label):
-        result = finished(callable_of(door.worker, method)(*args, **kwargs))
+    door.whereabouts.enter(door.calls, request.label)
+    try:
+        with serving(request.context):
+            result = finished(callable_of(door.worker, method)(*args, **kwargs))
+    finally:
+        door.whereabouts.leave(door.calls)
     if check is not None:
         check()
     return across(result, f"the result of {request.label}") if request.wanted else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fanfold.worker.typos import refuses_typos
 
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
 Uneven = Literal["split", "pad", "error", "skip"]
 
 
-@dataclass(frozen=True)
-class CallOptions:
+class CallOptions(NamedTuple):
     """Options of one call; None leaves what the method's registration says.
 
     Attributes:
@@ -45,7 +43,7 @@ class CallOptions:
             "ranks": None if ranks is None else tuple(ranks),
             "uneven": uneven,
         }
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        return self._replace(**{name: value for name, value in given.items() if value is not None})
 
 
 DEFAULTS = CallOptions()

@@ -6,15 +6,13 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fanfold.worker.errors import PoolError
 from fanfold.worker.typos import refuses_typos
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """The place of one rank.
 
     Attributes:

@@ -8,8 +8,7 @@ the group's name and backend, and `RAY_LOCAL_WORLD_SIZE` for code that comes fro
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from fanfold.worker.devices import apply, devices_in, settled
 from fanfold.worker.errors import RankEnvironmentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
 
     from fanfold.worker.pool import Slot
 
@@ -159,14 +158,14 @@ def enter_rank(info: RankInfo, environment: Mapping[str, str]) -> None:
     os.environ.update(info.environment())
 
 
-@contextmanager
-def in_context(info: RankInfo) -> Iterator[None]:
-    """Be that rank for the time of a block, for `current_rank()` alone; the environment stays as it is."""
-    token = _rank_of_this_context.set(info)
-    try:
-        yield
-    finally:
-        _rank_of_this_context.reset(token)
+def enter_context(info: RankInfo) -> Token[RankInfo | None]:
+    """Be that rank for `current_rank()`, until `leave_context`; the environment stays as it is."""
+    return _rank_of_this_context.set(info)
+
+
+def leave_context(before: Token[RankInfo | None]) -> None:
+    """Be again who this code was before."""
+    _rank_of_this_context.reset(before)
 
 
 def settle_visible_devices(environ: MutableMapping[str, str] | None = None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import PerRank
 from fanfold.worker.errors import GroupUsageError, RecipeError
 from fanfold.worker.rank import current_rank
+from fanfold.worker.typos import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,10 +118,6 @@ def _check_constructor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        near = [
-            match
-            for name in kwargs
-            for match in difflib.get_close_matches(name, set(signature.parameters) - set(kwargs), n=1)
-        ]
+        near = nearest(kwargs, set(signature.parameters) - set(kwargs))
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise RecipeError(f"{cls.__qualname__}{signature} cannot be built like that: {error}{hint}") from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import types
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.worker.errors import WorkerError, WorkerLostError
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-@dataclass(frozen=True)
-class RankFailure:
+class RankFailure(NamedTuple):
     """How one rank failed.
 
     Attributes:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fanfold.worker.abilities import Renews, Watches
 from fanfold.worker.backend import Backend, Failure, StartedRank, StartOrder
 from fanfold.worker.errors import GroupUsageError, WaitTimeoutError, WorkerStartError
-from fanfold.worker.inline import InlineBackend
 from fanfold.worker.rank import backend_of_environment, check_worker_environment
 from fanfold.worker.ranks import Ranks
 from fanfold.worker.worker import overrides_hook
@@ -56,16 +55,22 @@ def as_backend(backend: Backend | str | None) -> Backend:
     return _BACKENDS[chosen]()
 
 
+# Each is imported at first use: pickling, sockets and subprocesses cost more than all the rest of this package.
+
+
+def _inline() -> Backend:
+    return importlib.import_module("fanfold.worker.inline").InlineBackend()  # type: ignore[no-any-return]
+
+
 def _threads() -> Backend:
     return importlib.import_module("fanfold.worker.threads").ThreadsBackend()  # type: ignore[no-any-return]
 
 
 def _processes() -> Backend:
-    # At first use: subprocess, selectors and sockets cost more than a laptop's inline run needs.
     return importlib.import_module("fanfold.worker.processes").ProcessesBackend()  # type: ignore[no-any-return]
 
 
-_BACKENDS: dict[str, Callable[[], Backend]] = {"inline": InlineBackend, "threads": _threads, "processes": _processes}
+_BACKENDS: dict[str, Callable[[], Backend]] = {"inline": _inline, "threads": _threads, "processes": _processes}
 
 
 def start_ranks(backend: Backend, order: StartOrder, deadline: Deadline) -> Ranks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,14 +40,22 @@ class Whereabouts:
     rank: int
     _running: dict[int, tuple[str, float, int]] = field(default_factory=dict)
 
+    def enter(self, call: int, method: str) -> None:
+        """Say that this thread is in a method now."""
+        self._running[call] = (method, time.monotonic(), threading.get_ident())
+
+    def leave(self, call: int) -> None:
+        """Say that it is no longer."""
+        del self._running[call]
+
     @contextmanager
     def inside(self, call: int, method: str) -> Iterator[None]:
-        """Say that this thread is in a method, for the time of a block."""
-        self._running[call] = (method, time.monotonic(), threading.get_ident())
+        """Say both, around a block."""
+        self.enter(call, method)
         try:
             yield
         finally:
-            del self._running[call]
+            self.leave(call)
 
     def status(self, waiting: int = 0) -> RankStatus:
         """Say where the rank is: in the call it has been in longest."""
@@ -62,7 +69,9 @@ class Whereabouts:
 def stack_of(thread: int) -> str:
     """Return the Python stack of a thread as text; empty when the thread is gone."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001  # the documented way to see another thread's stack
-    return "".join(traceback.format_stack(frame)) if frame else ""
+    from traceback import format_stack  # noqa: PLC0415  # wanted only here, and loads the tokenizer
+
+    return "".join(format_stack(frame)) if frame else ""
 
 
 def last_collective() -> str:

@@ -20,7 +20,7 @@ from fanfold.worker.errors import CallCancelledError, GroupUsageError, WorkerLos
 from fanfold.worker.executing import callable_of, trace_of
 from fanfold.worker.limits import Deadline
 from fanfold.worker.ports import HeldPort
-from fanfold.worker.rank import RankInfo, in_context, rank_infos
+from fanfold.worker.rank import RankInfo, enter_context, rank_infos
 from fanfold.worker.serving import Job, RankServer
 from fanfold.worker.travelling import as_it_arrives
 
@@ -59,12 +59,11 @@ class ThreadRank:
 
     def start(self, recipe: Any) -> None:
         """Build the worker, on the rank's own thread, and serve."""
-        self._thread = threading.Thread(
-            target=in_rank_context, args=(self.info, self._run, recipe), name=f"fanfold-{self.name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(recipe,), name=f"fanfold-{self.name}", daemon=True)
         self._thread.start()
 
     def _run(self, recipe: Any) -> None:
+        enter_context(self.info)  # for good: the thread has a context of its own
         try:
             worker = self.server.build(self.name, lambda: unpack(recipe)())  # noqa: PLW0108  # unpacking is part of building
         except Exception as error:  # noqa: BLE001  # whatever a user's constructor raises is what the driver is told
@@ -252,12 +251,6 @@ class ThreadsBackend:
 
 
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed
-
-
-def in_rank_context(info: RankInfo, action: Callable[..., None], *args: Any) -> None:
-    """Do something as that rank."""
-    with in_context(info):
-        action(*args)
 
 
 def _begin(request: Request, worker: Any) -> Any:

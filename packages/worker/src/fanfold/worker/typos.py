@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -30,10 +29,18 @@ def refuses_typos(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def nearest(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return, for each name that resembles a known one, the nearest."""
+    from difflib import get_close_matches  # noqa: PLC0415  # only mistakes need it
+
+    candidates = list(known)
+    return [match for name in names for match in get_close_matches(name, candidates, n=1)]
+
+
 def unknown_option(owner: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownOptionError:
     """Make the error: what was got, what there is, which is nearest."""
     got, known = sorted(unknown), list(known)
-    near = [match for name in got for match in difflib.get_close_matches(name, known, n=1)]
+    near = nearest(got, known)
     hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
     return UnknownOptionError(
         f"{owner} has no option {', '.join(map(repr, got))}{hint or ';'} it takes {', '.join(known)}"

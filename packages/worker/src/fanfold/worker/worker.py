@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import Dispatch, Execute, Mesh, register
 from fanfold.worker.cancelling import cancelled
 from fanfold.worker.errors import MeshError
-from fanfold.worker.ports import HeldPort, own_address
 from fanfold.worker.rank import CONTRACT, RankInfo, current_rank, settle_visible_devices, visible_devices
 
 if TYPE_CHECKING:
@@ -22,8 +20,7 @@ _ROLE = "_fanfold_role"
 SIBLINGS = "fused_worker_dict"
 
 
-@dataclass(frozen=True)
-class MeshRank:
+class MeshRank(NamedTuple):
     """What one rank said about one mesh: which data-parallel rank it is, and whether its results are collected."""
 
     dp_rank: int
@@ -73,6 +70,8 @@ class Worker:
         The port is held for that until it is bound by a server that allows its address to be reused, as torch's does,
         or until the worker ends; so two calls never return the same one.
         """
+        from fanfold.worker.ports import HeldPort, own_address  # noqa: PLC0415  # at first use: sockets cost, few need one
+
         held: list[HeldPort] = self.__dict__.setdefault("_fanfold_ports", [])
         held.append(HeldPort(own_address(seen_from=self.rank_info.master_addr)))
         address, port = held[-1].address
