@@ -109,7 +109,7 @@ def test_a_permutation_and_its_inverse(batch: DataProto, data: st.DataObject, pi
 def test_every_index_form_gives_the_same_rows(batch: DataProto, data: st.DataObject, rows_of: Rows) -> None:
     mask = data.draw(st.lists(st.booleans(), min_size=len(batch), max_size=len(batch)))
     wanted = [row for row, taken in enumerate(mask) if taken]
-    forms = [wanted, mask, torch.tensor(wanted, dtype=torch.int64), torch.tensor(mask, dtype=torch.bool)]
+    forms: list[Any] = [wanted, mask, torch.tensor(wanted, dtype=torch.int64), torch.tensor(mask, dtype=torch.bool)]
     forms += [[row - len(batch) for row in wanted], torch.tensor(mask, dtype=torch.bool).numpy()]
     for form in forms:
         assert rows_of(batch[form]) == [rows_of(batch)[row] for row in wanted]

@@ -1,5 +1,6 @@
 """Bytes from elsewhere: a value or a DataProtoError, never a crash, a hang, or memory beyond ten times the input."""
 
+import contextlib
 import pickle
 import tracemalloc
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_file_cut_off(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
     content = saved(folder)
     path = folder / "cut"
     path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(FileFormatError, match="cut off|empty"):
+    with pytest.raises(FileFormatError, match=r"cut off|empty"):
         DataProto.load(path)
 
 
@@ -123,10 +124,8 @@ anything = st.recursive(
     buffers=st.lists(st.binary(max_size=32), max_size=3),
 )
 def test_any_payload(head: Any, described: Any, block: bytes, buffers: list[bytes]) -> None:
-    try:
+    with contextlib.suppress(DataProtoError):
         touched(rebuild(DataProto, TAG, head, described, block, buffers))
-    except DataProtoError:
-        pass
 
 
 specs = st.tuples(
@@ -134,36 +133,30 @@ specs = st.tuples(
     st.lists(st.integers(-1, 4) | st.just(2**40), max_size=3).map(tuple),
     st.integers(-2, 3),
 )
-described_columns = st.tuples(st.just("d"), *[st.none()] * 0).flatmap(
-    lambda _: (
-        specs.map(lambda spec: ("d", *spec)) | st.tuples(st.just("j"), st.integers(0, 3), st.integers(0, 2), specs)
-    )
-)
+dense_columns = specs.map(lambda spec: ("d", *spec))
+jagged_columns = st.tuples(st.just("j"), st.integers(0, 3), st.integers(0, 2), specs)
+few_buffers = st.lists(st.binary(max_size=64), max_size=3)
 
 
 @given(
     rows=st.integers(-1, 4),
     offsets=st.lists(specs, max_size=2),
-    columns=st.lists(st.tuples(st.sampled_from("ab"), described_columns), max_size=3),
-    buffers=st.lists(st.binary(min_size=0, max_size=64), max_size=3),
+    columns=st.lists(st.tuples(st.sampled_from("ab"), dense_columns | jagged_columns), max_size=3),
+    buffers=few_buffers,
 )
 def test_any_columns(rows: int, offsets: list[Any], columns: list[Any], buffers: list[bytes]) -> None:
     block = pickle.dumps(({}, {}, []), 5)
-    try:
+    with contextlib.suppress(DataProtoError):
         touched(
             rebuild(DataProto, TAG, (rows, len(buffers), False, None, None), (None, offsets, columns), block, buffers)
         )
-    except DataProtoError:
-        pass
 
 
 @given(found=anything)
 def test_any_plain_tuples(found: Any) -> None:
     for read in (deserialize_single_tensor, deserialize_tensordict):
-        try:
+        with contextlib.suppress(DataProtoError):
             read(found)
-        except DataProtoError:
-            pass
 
 
 @given(data=st.data())
@@ -172,10 +165,8 @@ def test_plain_tuples_changed(data: st.DataObject) -> None:
     assert batch is not None
     size, device, columns = serialize_tensordict(batch)
     columns[data.draw(st.sampled_from(sorted(columns)))] = data.draw(anything)
-    try:
+    with contextlib.suppress(DataProtoError):
         deserialize_tensordict((size, device, columns))
-    except DataProtoError:
-        pass
 
 
 def test_offsets_beyond_the_values_are_refused() -> None:
@@ -207,7 +198,7 @@ def _spring() -> str:
 
 def test_a_file_executes_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
     batch = DataProto.from_dict({"x": torch.zeros(2)}, {"s": ["a", Trap()]})
-    with pytest.raises(WireError, match="column 's', row 1: a Trap .* allow_pickle=True"):
+    with pytest.raises(WireError, match=r"column 's', row 1: a Trap .* allow_pickle=True"):
         batch.save(tmp_path / "trap")
     assert not (tmp_path / "trap").exists()
     batch.save(tmp_path / "trap", allow_pickle=True)

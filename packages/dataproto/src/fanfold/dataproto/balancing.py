@@ -31,7 +31,7 @@ class Balancing(Indexing):
             equal_size: every piece gets as many rows (or groups); D must divide their number
 
         Returns:
-            the pieces (copies; rows in ascending order), the permutation, its inverse, and the weights of the pieces
+            the pieces (copies; rows in ascending order, the piece with the first row first), the permutation, its inverse, and the weights of the pieces
 
         Raises:
             SplitError: weights that are negative, no numbers or not one for each row; groups that are not one for
@@ -52,6 +52,7 @@ class Balancing(Indexing):
             )
         divided = balance.partition(unit_weights, count, equal_size=equal_size)
         order = [sorted(row for unit in piece for row in units[unit]) for piece in divided]
+        order.sort(key=lambda piece: piece[0] if piece else rows)
         permutation, inverse = balance.permutation_of(order)
         totals = [float(weight[piece].sum()) for piece in order]
         return BalancedSplit([self.select_idxs(piece) for piece in order], permutation, inverse, totals)

@@ -198,14 +198,13 @@ class BatchState:
         return made
 
     @classmethod
-    def _arrived(cls, pending: Pending, auto_padding: bool, merge: Any, attributes: Any) -> Self:
+    def _arrived(cls, pending: Pending, auto_padding: bool, merge: dict[str, Any], attributes: dict[str, Any]) -> Self:
         """Make a batch of what came over the wire, without looking into it."""
         made = object.__new__(cls)
         made._td, made._table, made._pending = None, None, pending
         made._objects, made._meta = None, None
-        made._merge, made._auto_padding = dict(merge or {}), bool(auto_padding)
-        if attributes:
-            made.__dict__.update(attributes)
+        made._merge, made._auto_padding = merge, bool(auto_padding)
+        made.__dict__.update(attributes)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

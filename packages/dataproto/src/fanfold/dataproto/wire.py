@@ -236,7 +236,7 @@ def rebuild(  # noqa: PLR0913, PLR0917 (pickle calls it with what `reduce` retur
         raise WireError(f"a received batch has the format {tag!r}; expected {TAG!r}. Use one version on both sides.")
     try:
         _, _, auto_padding, merge, attributes = head
-        pending = Pending(head, described, block, buffers)
+        pending, merge, attributes = Pending(head, described, block, buffers), dict(merge or {}), dict(attributes or {})
     except (TypeError, ValueError) as error:
         raise WireError(f"a received batch has the head {head!r}, which is damaged: {error}") from error
     return cls._arrived(pending, auto_padding, merge, attributes)
