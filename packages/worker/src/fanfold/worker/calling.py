@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 WorkerT = TypeVar("WorkerT")
-_Method: TypeAlias = "str | Callable[..., Any]"
+MethodOrFunction: TypeAlias = "str | Callable[..., Any]"
 
 
 class CallingGroup(Generic[WorkerT]):

@@ -48,7 +48,8 @@ class MemoryFile:
         """Map the file and return its chunks; the map lives as long as one of them is referred to."""
         if not sum(self.sizes):
             return [memoryview(bytearray()) for _ in self.sizes]
-        whole = self._whole(self._starts()[-1] + self.sizes[-1], writable=writable)
+        end = max(start + size for start, size in zip(self._starts(), self.sizes, strict=True) if size)
+        whole = self._whole(end, writable=writable)
         return [whole[start : start + size] for start, size in zip(self._starts(), self.sizes, strict=True)]
 
     def _whole(self, end: int, *, writable: bool) -> memoryview:

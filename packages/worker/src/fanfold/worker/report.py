@@ -134,10 +134,19 @@ def _empty_error(cause: BaseException) -> GroupCallError:
         both = (
             type(cause) if is_call else type("GroupCallError", (GroupCallError, type(cause)), {"__module__": __name__})
         )
-        error: GroupCallError = type(cause).__new__(both, *cause.args)
+        error = _made(both, cause)
     except Exception:  # noqa: BLE001  # laid out differently, not made to be derived from, or asking for other arguments
         return GroupCallError()
     _copy_slots(cause, error)
+    return error
+
+
+def _made(both: type, cause: BaseException) -> GroupCallError:
+    # Built-in classes have one safe way to make an instance, and which one it is depends on both bases.
+    try:
+        error: GroupCallError = type(cause).__new__(both, *cause.args)
+    except TypeError:
+        error = both.__new__(both, *cause.args)
     return error
 
 
