@@ -1,4 +1,4 @@
-# ruff: noqa: ARG002, INP001, T201  a script that prints; its methods are planned for, not run
+# ruff: noqa: ARG002, INP001, T201  a script that prints; its methods are not run
 """What planning, binding and importing cost, with verl 0.9.1's own dispatch of the same call beside it.
 
     python packages/dispatch/bench/planning.py [--without-verl] [--rounds N]
@@ -6,8 +6,8 @@
 Prints a table and, as its last line, one JSON object. Only ratios of one run mean anything: the sides take turns,
 medians are taken, and times are of this process's CPU. verl cuts the batch while it plans; fanfold cuts later, once for
 each distinct piece, so there is also "plan and cut", of a TensorDict as in verl's batch. verl's wheel is fetched from
-the package index into a temporary folder, where its modules are read one by one; its package __init__ files, which start
-everything, are left out.
+the package index into a temporary folder, where its modules are read one by one; its package __init__ files, which
+start everything, are left out.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fanfold.dispatch import Dispatch, batch_type_of, register, run_inline
+from fanfold.dispatch import BatchTypeError, Dispatch, batch_type_of, register, run_inline
 from fanfold.dispatch.adapters import ADAPTERS
 
 
@@ -58,9 +58,19 @@ def test_an_array_without_dimensions_goes_whole() -> None:
     assert batch_type_of(np.float32(3)) is None
 
 
+def test_masks_are_kept() -> None:
+    masked = np.ma.masked_array([1, 2, 3], mask=[True, False, True])
+    result = run_inline("padded", [Worker(), Worker()], masked)
+    assert result.tolist() == [None, 2, None]
+    assert result.mask.tolist() == [True, False, True]
+
+
+class Subclass(np.ndarray):
+    pass
+
+
 def test_subclasses_of_an_array_are_arrays() -> None:
-    masked = np.ma.masked_array([1, 2], mask=[True, False])
-    assert batch_type_of(masked) == batch_type_of(np.arange(2))
+    assert batch_type_of(np.arange(2).view(Subclass)) is batch_type_of(np.arange(2))
 
 
 def test_a_write_into_a_watched_array_is_noticed() -> None:
@@ -91,6 +101,9 @@ def test_torch_tensors_come_back_in_order() -> None:
     assert batch_type is not None
     assert batch_type.nbytes is not None
     assert batch_type.nbytes(tensor) == 80
+    nested = torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)
+    with pytest.raises(BatchTypeError, match="a nested tensor has no rows that torch can cut"):
+        run_inline("same", [Worker()] * 2, nested)
     assert batch_type.freeze is not None
     written = batch_type.freeze(tensor)
     assert written() is None
@@ -149,6 +162,8 @@ def test_arrow_tables_come_back_in_order() -> None:
 
 def test_the_classes_are_those_that_the_libraries_name() -> None:
     assert set(ADAPTERS) == {
+        "numpy.ma.MaskedArray",
+        "numpy.ma.core.MaskedArray",
         "numpy.ndarray",
         "pandas.DataFrame",
         "pandas.core.frame.DataFrame",

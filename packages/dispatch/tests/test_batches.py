@@ -3,11 +3,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from dispatch_fakes import Table, table
-from fanfold.dispatch import BatchLike, BatchTypeError, Rows, batch_type_of, register_batch_type
+from fanfold.dispatch import (
+    BatchLike,
+    BatchTypeError,
+    Dispatch,
+    Rows,
+    batch_type_of,
+    register,
+    register_batch_type,
+    run_inline,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +50,7 @@ class SlicedOnly:
         return len(self.items)
 
     def slice(self, start: int, stop: int) -> SlicedOnly:
-        return SlicedOnly(self.items[start:stop])
+        return type(self)(self.items[start:stop])
 
     def chunk(self, chunks: int) -> list[SlicedOnly]:
         raise NotImplementedError
@@ -63,6 +72,46 @@ def test_rows_are_picked_one_by_one_where_the_type_cannot_take() -> None:
     assert batch_type is not None
     assert batch_type.pick(SlicedOnly([5, 6, 7]), [2, 0, 2]).items == [7, 5, 7]
     assert batch_type.pick(SlicedOnly([5, 6, 7]), []).items == []
+    assert batch_type.pick(SlicedOnly([5, 6, 7, 8]), [1, 2, 2, 3, 0]).items == [6, 7, 7, 8, 5]
+
+
+class Counting(SlicedOnly):
+    """Says what was asked of it, as a batch with metadata would show it."""
+
+    asked: ClassVar[list[str]] = []
+
+    def select_idxs(self, rows: list[int]) -> Counting:
+        self.asked.append(f"take {rows}")
+        return Counting([self.items[row] for row in rows])
+
+    @staticmethod
+    def concat(parts: Sequence[SlicedOnly], *, merge: Any = None) -> Counting:
+        Counting.asked.append(f"concat {len(parts)} {merge}")
+        return Counting([row for part in parts for row in part.items])
+
+
+def test_padding_takes_rows_and_never_puts_batches_together() -> None:
+    """To put a batch and its own rows together would merge its metadata with itself."""
+
+    class Worker:
+        @register(Dispatch.DP_COMPUTE_PROTO, uneven="pad")
+        def rows(self, batch: Any) -> Any:
+            return list(batch.items)
+
+    Counting.asked.clear()
+    assert run_inline("rows", [Worker(), Worker()], Counting([5, 6, 7])) == [[5, 6], [7, 7]]
+    assert Counting.asked == ["take [2, 2]"]
+
+
+def test_merge_rules_reach_a_concat_that_has_them() -> None:
+    class Worker:
+        @register(Dispatch.DP_COMPUTE_PROTO, merge={"loss": "mean"})
+        def same(self, batch: Any) -> Any:
+            return batch
+
+    Counting.asked.clear()
+    assert run_inline("same", [Worker(), Worker()], Counting([5, 6, 7])).items == [5, 6, 7]
+    assert Counting.asked == ["concat 2 {'loss': 'mean'}"]
 
 
 def test_parts_are_even_unless_the_type_has_its_own() -> None:

@@ -6,6 +6,7 @@ import pytest
 from dispatch_fakes import Group, Table, plan, run, table
 from fanfold.dispatch import (
     ArgumentError,
+    BatchTypeError,
     Dispatch,
     DivideError,
     FanfoldError,
@@ -171,6 +172,31 @@ def test_weights_need_a_column_and_one_source() -> None:
         plan(Trainer.miscounted, GROUP, table(3))
     with pytest.raises(DivideError, match=r"got weights on arguments batch, other, expected one of them"):
         plan(Trainer.two, GROUP, Shard(table(1), weights=[1]), Shard(table(1), weights=[1]))
+
+
+class Halves:
+    """Rows that can be cut and never put together."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, rows: slice) -> Halves:
+        return self
+
+    def chunk(self, chunks: int) -> list[Halves]:
+        return [self] * chunks
+
+
+@pytest.mark.parametrize("value", [Halves(), Shard(Halves())])
+def test_a_batch_type_without_concat_is_not_sent_whole_in_silence(value: Any) -> None:
+    with pytest.raises(
+        BatchTypeError,
+        match=r"^Trainer\.two\(\): argument 'batch' is to be divided; got Halves, which has rows and chunk but no "
+        r"concat; add it, use register_batch_type, or send it whole with Replicate\(x\)$",
+    ):
+        plan(Trainer.two, GROUP, value)
+    halves = Halves()
+    assert plan(Trainer.two, GROUP, Replicate(halves)).arguments(3)[0][0] is halves
 
 
 def test_a_list_that_holds_no_batch_is_not_guessed_at() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fanfold.dispatch.errors import BatchTypeError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -14,7 +16,7 @@ Operations = dict[str, Any]
 def _torch_tensor() -> Operations:
     torch = _loaded("torch")
     return {
-        "length": len,
+        "length": _length_of_tensor,
         "rows": _slice,
         "concat": lambda parts: torch.cat(list(parts)),
         "take": lambda tensor, rows: tensor[torch.tensor(list(rows), dtype=torch.long, device=tensor.device)],
@@ -37,6 +39,11 @@ def _numpy_array() -> Operations:
         "freeze": lambda array: _watch(array, array.tobytes),
         "accepts": _has_rows,
     }
+
+
+def _masked_array() -> Operations:
+    # numpy.concatenate would drop the masks.
+    return {**_numpy_array(), "concat": lambda parts: _loaded("numpy.ma").concatenate(list(parts))}
 
 
 def _tensordict() -> Operations:
@@ -83,6 +90,8 @@ def _arrow_table() -> Operations:
 
 
 ADAPTERS: dict[str, Callable[[], Operations]] = {
+    "numpy.ma.MaskedArray": _masked_array,  # where newer numpy says its class lives
+    "numpy.ma.core.MaskedArray": _masked_array,
     "numpy.ndarray": _numpy_array,
     "pandas.DataFrame": _pandas_frame,  # where pandas 3 says its class lives
     "pandas.core.frame.DataFrame": _pandas_frame,
@@ -99,6 +108,15 @@ def _loaded(library: str) -> Any:
 
 def _slice(batch: Any, start: int, stop: int) -> Any:
     return batch[start:stop]
+
+
+def _length_of_tensor(tensor: Any) -> int:
+    if tensor.is_nested:
+        raise BatchTypeError(
+            "a nested tensor has no rows that torch can cut or put together; got one where a batch is divided. Carry "
+            "it in a batch class that can, or send it whole with Replicate(x)"
+        )
+    return len(tensor)
 
 
 def _item(batch: Any, name: str) -> Any:

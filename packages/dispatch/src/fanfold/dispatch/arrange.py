@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.arrangement import Arrangement, Spread
-from fanfold.dispatch.batches import batch_type_of
+from fanfold.dispatch.batches import almost_a_batch, batch_type_of
 from fanfold.dispatch.divide import divide, divided
-from fanfold.dispatch.errors import ArgumentError
+from fanfold.dispatch.errors import ArgumentError, BatchTypeError
 from fanfold.dispatch.lists import lists_scatter
 from fanfold.dispatch.marks import PerRank, Shard
 from fanfold.dispatch.spread import Spreader
@@ -26,12 +26,14 @@ def arranged(label: str, rule: DispatchRule, mesh: Mesh, call: BoundCall, row_ru
 
     Raises:
         ArgumentError: arguments that the rule cannot take.
+        BatchTypeError: an argument that is a batch but for what puts batches together.
         DivideError: arguments that cannot be divided as asked.
         MeshError: a mark names an axis that the mesh does not have.
     """
     arguments = call.arguments()
     if rule.function_first:
         _check_function_first(label, call)
+    _check_almost(label, arguments, rule)
     scatter = lists_scatter(label, rule.unmarked, arguments)
     cut = {argument.name: divided(label, argument, mesh) for argument in arguments if _is_divided(argument, rule)}
     divisions = divide(label, mesh, row_rules, list(cut.values()))
@@ -66,6 +68,17 @@ def _is_divided(argument: Argument, rule: DispatchRule) -> bool:
     if argument.mark is None:
         return rule.unmarked == "rows" and batch_type_of(argument.value) is not None
     return isinstance(argument.mark, Shard) and argument.value is not None
+
+
+def _check_almost(label: str, arguments: Sequence[Argument], rule: DispatchRule) -> None:
+    """Refuse to send whole, in silence, what looks like a batch and is none."""
+    for argument in arguments:
+        lacking = almost_a_batch(argument.value)
+        if lacking and (isinstance(argument.mark, Shard) or (argument.mark is None and rule.unmarked == "rows")):
+            raise BatchTypeError(
+                f"{label}: argument {argument.name!r} is to be divided; got {type(argument.value).__name__}, which has "
+                f"rows and chunk but no {lacking}; add it, use register_batch_type, or send it whole with Replicate(x)"
+            )
 
 
 def _check_function_first(label: str, call: BoundCall) -> None:

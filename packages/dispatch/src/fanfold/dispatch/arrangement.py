@@ -135,10 +135,8 @@ class Arrangement:
         if piece.start is None or piece.stop is None:
             return batch
         rows = self.rows_of(piece)
-        in_place = isinstance(rows, range)
-        part = batch_type.rows(batch, piece.start, piece.stop) if in_place else batch_type.pick(batch, rows)
-        if not piece.padding:
-            return part
+        if not piece.padding and isinstance(rows, range):
+            return batch_type.rows(batch, piece.start, piece.stop)
         # Padding repeats a real row, to be of the right kind in every column; a run without rows takes the last.
         last = rows[-1] if rows else batch_type.length(batch) - 1
-        return batch_type.concat([part] * bool(rows) + [batch_type.rows(batch, last, last + 1)] * piece.padding)
+        return batch_type.pick(batch, [*rows, *[last] * piece.padding])

@@ -7,6 +7,7 @@ Letters: B rows.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fanfold.dispatch.errors import BatchTypeError
 from fanfold.dispatch.split import even_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Length = Callable[[Any], int]
     Cutter = Callable[[Any, int, int], Any]
@@ -45,7 +46,8 @@ class BatchType:
         columns: the names of a batch's columns.
         column: one column, for weights.
         nbytes: the bytes a batch holds, for `explain`.
-        merge: like `concat`, by the merge rules of the method for what is not rows.
+        merge: like `concat`, by the merge rules of the method for what is not rows; `concat(..., merge=rules)` if
+            `concat` has such a parameter.
         lazy: makes a value of this type of parts that are not here yet; backend and type agree on what those are.
         freeze: starts to watch a batch; what it returns says later what was written, or None.
         accepts: false for values of the type that have no rows, such as an array without dimensions.
@@ -67,10 +69,10 @@ class BatchType:
     accepts: Callable[[Any], bool] | None = None
 
     def pick(self, batch: Any, indices: Sequence[int]) -> Any:
-        """The rows at `indices`, in that order."""
+        """The rows at `indices`, in that order; an index may stand there more than once."""
         if self.take is not None:
             return self.take(batch, indices)
-        return self.concat([self.rows(batch, row, row + 1) for row in indices] or [self.rows(batch, 0, 0)])
+        return self.concat([self.rows(batch, row, stop) for row, stop in _runs(indices)] or [self.rows(batch, 0, 0)])
 
     def parts(self, batch: Any, count: int) -> list[Any]:
         """The batch in `count` parts."""
@@ -130,6 +132,7 @@ def register_batch_type(
             raise BatchTypeError(
                 f"register_batch_type: {name} of {cls.__qualname__} is {operation!r}, expected a function"
             )
+    more.setdefault("merge", _merge_by_concat(concat))
     _registered[cls] = BatchType(cls.__qualname__, length, rows, concat, **more)
     _found.clear()
     return _registered[cls]
@@ -142,6 +145,13 @@ def batch_type_of(value: object) -> BatchType | None:
         _found[cls] = _find(cls)
     batch_type = _found[cls]
     return batch_type if batch_type is None or batch_type.accepts is None or batch_type.accepts(value) else None
+
+
+def almost_a_batch(value: object) -> str:
+    """What a type lacks that has rows and `chunk` but cannot be put together again; empty for every other type."""
+    cls = type(value)
+    has_rows = _rows_of(cls) is not None and hasattr(cls, "__len__") and callable(getattr(cls, "chunk", None))
+    return "concat" if has_rows and _concat_of(cls) is None and batch_type_of(value) is None else ""
 
 
 def _find(cls: type) -> BatchType | None:
@@ -164,8 +174,25 @@ def _by_shape(cls: type) -> BatchType | None:
     rows, concat = _rows_of(cls), _concat_of(cls)
     if rows is None or concat is None or not hasattr(cls, "__len__") or not callable(getattr(cls, "chunk", None)):
         return None
-    select = _select if callable(getattr(cls, "select", None)) else None
-    return BatchType(cls.__qualname__, len, rows, concat, select=select, column=_column)
+    return BatchType(cls.__qualname__, len, rows, concat, column=_column, **_optional_by_shape(cls, concat))
+
+
+def _optional_by_shape(cls: type, concat: Joiner) -> dict[str, Any]:
+    """Operations that a class may have under the names that users of verl's DataProto know."""
+    found: dict[str, Any] = {"merge": _merge_by_concat(concat)}
+    if callable(getattr(cls, "select_idxs", None)):
+        found["take"] = lambda batch, indices: batch.select_idxs(list(indices))
+    if callable(getattr(cls, "select", None)):
+        found["select"] = lambda batch, columns: batch.select(list(columns))
+    return found
+
+
+def _merge_by_concat(concat: Joiner) -> Merger | None:
+    try:
+        takes_rules = "merge" in inspect.signature(concat).parameters
+    except (TypeError, ValueError):  # built-in functions may have no signature
+        return None
+    return (lambda parts, rules: concat(parts, merge=rules)) if takes_rules else None  # type: ignore[call-arg]
 
 
 def _rows_of(cls: type) -> Cutter | None:
@@ -177,10 +204,6 @@ def _rows_of(cls: type) -> Cutter | None:
 def _concat_of(cls: type) -> Joiner | None:
     concat: Joiner | None = getattr(cls, "concat", None)
     return concat if callable(concat) else None
-
-
-def _select(batch: Any, columns: Sequence[str]) -> Any:
-    return batch.select(list(columns))
 
 
 def _column(batch: Any, name: str) -> Any:
@@ -215,3 +238,16 @@ def _waiting_entry_points() -> dict[str, Any]:
     from importlib.metadata import entry_points  # noqa: PLC0415  costs as much as everything else here together
 
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring rows as one cut: 4, 5, 6, 6 are 4 to 7, and 6 to 7."""
+    start = stop = -1
+    for index in indices:
+        if index != stop:
+            if start >= 0:
+                yield start, stop
+            start = index
+        stop = index + 1
+    if start >= 0:
+        yield start, stop
