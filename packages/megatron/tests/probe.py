@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, register
-from fanfold.megatron import MegatronTrainer, in_megatron
+from fanfold.megatron import CrossEntropy, MegatronTrainer, ParallelConfig, in_megatron
+from fanfold.megatron.weights import division_of
 from fanfold.megatron.worker import load_engine
 
 if TYPE_CHECKING:
@@ -26,8 +27,16 @@ class ProbeTrainer(MegatronTrainer):
         """Return this rank's gradients for rows of which it takes its share, without a step."""
         step = load_engine("step")
         share = batch.chunk(self.parallel.replicas)[self.data_parallel_rank]
-        rows, error = self._read(share)
-        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, self.tensor_device)
-        step.forward_backward(self._built, rows, plan, step.cross_entropy)
+        plan, rows = self._agree(share)
+        step.forward_backward(self._built, rows, plan, CrossEntropy())
         named = load_engine("model").named_weights(self._built.module)
         return {name: weight.main_grad.detach().clone() for name, weight in named}
+
+
+def whole(layout: ParallelConfig, shards: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Put the weights or gradients of all ranks together."""
+    weights: dict[str, torch.Tensor] = {}
+    for ranks in layout.groups("tp"):
+        for name in shards[ranks[0]]:
+            weights[name] = division_of(name).join([shards[rank][name] for rank in ranks])
+    return weights

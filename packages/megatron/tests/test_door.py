@@ -9,6 +9,7 @@ def test_the_door() -> None:
             "PRESETS",
             "BatchError",
             "CheckpointError",
+            "CrossEntropy",
             "DeviceError",
             "DevicePlan",
             "LayoutClashError",
@@ -23,6 +24,8 @@ def test_the_door() -> None:
             "NotInitialisedError",
             "OptimizerConfig",
             "ParallelConfig",
+            "PolicyGradient",
+            "TokenLoss",
             "in_megatron",
             "model_config",
         ]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from fanfold.megatron import ModelConfig, OptimizerConfig, ParallelConfig
-from fanfold.megatron.weights import division_of
 from fanfold.worker import ClassWithInitArgs, WorkerGroup
-from probe import ProbeTrainer
+from probe import ProbeTrainer, whole
 from text import text_batch
 
 if TYPE_CHECKING:
@@ -35,15 +34,6 @@ class Run:
             self.losses = [step.meta_info["metrics"]["loss"][0] for step in steps]
             self.norms = [step.meta_info["metrics"]["grad_norm"][0] for step in steps]
             self.weights = whole(layout, group.gather_weights())
-
-
-def whole(layout: ParallelConfig, shards: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Put the weights or gradients of all ranks together."""
-    weights: dict[str, torch.Tensor] = {}
-    for ranks in layout.groups("tp"):
-        for name in shards[ranks[0]]:
-            weights[name] = division_of(name).join([shards[rank][name] for rank in ranks])
-    return weights
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from fanfold.megatron.errors import (
     NonFiniteLossError,
     NotInitialisedError,
 )
+from fanfold.megatron.losses import CrossEntropy, PolicyGradient, TokenLoss
 from fanfold.megatron.schedule import LearningRate
 from fanfold.megatron.topology import ParallelConfig
 from fanfold.megatron.trainer import MegatronTrainer
@@ -25,6 +26,7 @@ __all__ = [
     "PRESETS",
     "BatchError",
     "CheckpointError",
+    "CrossEntropy",
     "DeviceError",
     "DevicePlan",
     "LayoutClashError",
@@ -39,6 +41,8 @@ __all__ = [
     "NotInitialisedError",
     "OptimizerConfig",
     "ParallelConfig",
+    "PolicyGradient",
+    "TokenLoss",
     "in_megatron",
     "model_config",
 ]

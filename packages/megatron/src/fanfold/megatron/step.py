@@ -1,100 +1,46 @@
 """One training step over this rank's rows, with the same numbers in every layout.
 
 The loss is the sum over all targets of the global batch, divided by their number, which the ranks agree on first: it
-does not matter how rows are divided over replicas and micro-batches. B rows, S tokens, C context-parallel ranks.
+does not matter how rows are divided over replicas and micro-batches. b rows of a micro-batch, B of a rank, s positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fanfold.megatron.agreement import raise_together, share_numbers
-from fanfold.megatron.errors import BatchError
-from fanfold.megatron.layers import shard_positions
+from fanfold.megatron import passes
+from fanfold.megatron.agreement import share_numbers
 
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from fanfold.megatron.agreement import StepPlan
+    from fanfold.megatron.losses import TokenLoss
     from fanfold.megatron.model import Built
     from fanfold.megatron.rows import Rows
-    from fanfold.megatron.topology import ParallelConfig
-
-TokenLoss = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """What the ranks agreed on before a step.
-
-    Attributes:
-        micro_batch_size: Rows in each micro-batch.
-        micro_batches: How many each rank runs; a rank with fewer rows runs some without tokens.
-        targets: Targets of the global batch.
-    """
-
-    micro_batch_size: int
-    micro_batches: int
-    targets: float
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What came of the forward passes.
+    """What came of the forward passes; the same on every rank but for the rows.
 
     Attributes:
-        row_sums: [B] float32, the sum of the losses of each row's targets.
+        row_sums: [B] float32, the sum of the losses of each of this rank's rows.
         mean: Mean over the targets of the global batch.
+        further: Means of what the loss function reports beside, by name.
         trouble: Where a loss was not finite, or an empty text.
     """
 
     row_sums: torch.Tensor
     mean: float
+    further: Mapping[str, float]
     trouble: str
-
-
-def cross_entropy(log_probs: torch.Tensor, _columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the loss of each target: less its log-probability."""
-    return -log_probs
-
-
-def agree_on_step(
-    rows: Rows | None,
-    error: BatchError | None,
-    parallel: ParallelConfig,
-    micro_batch_size: int | None,
-    device: torch.device,
-) -> StepPlan:
-    """Compare notes with all ranks before the first collective of the model.
-
-    Args:
-        rows: This rank's rows, or None where they cannot be used.
-        error: Why they cannot be used.
-        parallel: The layout.
-        micro_batch_size: Rows in a micro-batch; all of a rank's rows, by pipeline stages, when left out.
-        device: Where tensors of collectives live.
-
-    Raises:
-        BatchError: Some rank cannot use its rows, or the global batch has nothing to predict.
-    """
-    count = len(rows) if rows is not None else 0
-    notes = share_numbers([float(error is not None), count, rows.target_count if rows else 0.0], device)
-    raise_together(notes[:, 0], error)
-    replicas = [ranks[0] for ranks in parallel.groups("tp", "cp", "pp")]
-    targets = float(notes[replicas, 2].sum())
-    if targets == 0:
-        raise BatchError(
-            f"the global batch of {int(notes[replicas, 1].sum())} rows has nothing to predict: "
-            "every row has a single token, or a loss_mask that is 0 everywhere"
-        )
-    most_rows = max(1, int(notes[:, 1].max()))
-    size = micro_batch_size or -(-most_rows // parallel.pipeline)
-    return StepPlan(min(size, most_rows), -(-most_rows // min(size, most_rows)), targets)
 
 
 def forward_backward(built: Built, rows: Rows, plan: StepPlan, loss: TokenLoss) -> Losses:
@@ -102,8 +48,10 @@ def forward_backward(built: Built, rows: Rows, plan: StepPlan, loss: TokenLoss) 
     built.wrapped.train()
     built.wrapped.zero_grad_buffer()
     built.optimizer.zero_grad()
-    reports = _schedule(built, rows, plan, partial(_forward, loss=loss, targets=plan.targets), forward_only=False)
-    return _losses(reports, rows, plan, built)
+    forward = partial(_forward, loss=loss, targets=plan.targets)
+    reports = passes.run(built, rows, plan, forward, backward=True)
+    sums, names = _summed(reports, plan, built.device)
+    return _losses(sums, names, len(rows), plan, built)
 
 
 def apply_gradients(built: Built) -> tuple[float, bool]:
@@ -120,73 +68,58 @@ def apply_gradients(built: Built) -> tuple[float, bool]:
     return norm, bool(done)
 
 
-def _schedule(
-    built: Built, rows: Rows, plan: StepPlan, forward: Callable[..., Any], *, forward_only: bool
-) -> list[Any]:
-    run = get_forward_backward_func()
-    result: list[Any] = run(
-        forward_step_func=forward,
-        data_iterator=_on_device(rows.micro_batches(plan.micro_batch_size, plan.micro_batches), built.device),
-        model=[built.wrapped],
-        num_microbatches=plan.micro_batches,
-        seq_length=rows.tokens.shape[1],
-        micro_batch_size=plan.micro_batch_size,
-        forward_only=forward_only,
-    )
-    return result
-
-
-def _on_device(micro_batches: Iterator[Rows], device: torch.device) -> Iterator[Rows]:
-    group = parallel_state.get_context_parallel_group()
-    for rows in micro_batches:
-        here = shard_positions(rows.tokens.shape[1], group.size(), group.rank(), torch.device("cpu"))
-        yield replace(
-            rows,
-            **{name: getattr(rows, name)[:, here].to(device) for name in ("tokens", "labels", "weights")},
-            columns={name: column[:, here].to(device) for name, column in rows.columns.items()},
-        )
-
-
 def _forward(
     micro_batches: Iterator[Rows], module: Any, *, loss: TokenLoss, targets: float
 ) -> tuple[torch.Tensor, Any]:
     rows = next(micro_batches)
-    positions = torch.arange(rows.tokens.shape[1], device=rows.tokens.device).expand_as(rows.tokens)
-    negative_log_probs = module(rows.tokens, positions, None, labels=rows.labels)
+    negative_log_probs = module(rows.tokens, passes.positions(rows), None, labels=rows.labels)
     return negative_log_probs, partial(_sum_up, rows=rows, loss=loss, targets=targets)
 
 
 def _sum_up(
     negative_log_probs: torch.Tensor, *, rows: Rows, loss: TokenLoss, targets: float
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    losses = loss(-negative_log_probs.float(), rows.columns)
-    # Not losses * weights: a loss that is not finite where nothing counts would make the sum NaN.
-    counted = torch.where(rows.weights > 0, losses * rows.weights, 0.0)
-    row_sums = counted.sum(1)
+    losses, further = loss(-negative_log_probs.float(), rows.columns)
+    row_sums = _counted(losses, rows).sum(1)
     # Megatron's third form, with a count of tokens that nobody divides by (see model._finalize).
     count = torch.zeros((), dtype=torch.int, device=row_sums.device)
-    return row_sums.sum() / targets, count, {"row_sums": row_sums.detach()}
+    report = {name: _counted(values.detach(), rows).sum() for name, values in further.items()}
+    return row_sums.sum() / targets, count, {**report, "": row_sums.detach()}
 
 
-def _losses(reports: Sequence[Any], rows: Rows, plan: StepPlan, built: Built) -> Losses:
-    device, parallel = built.device, built.parallel
-    sums = torch.zeros(plan.micro_batches * plan.micro_batch_size, device=device)
-    if parallel_state.is_pipeline_last_stage():
-        sums = torch.cat([report["row_sums"] for report in reports])
-        torch.distributed.all_reduce(sums, group=parallel_state.get_context_parallel_group())
-    torch.distributed.broadcast(
-        sums,
+def _counted(values: torch.Tensor, rows: Rows) -> torch.Tensor:
+    # Not values * weights: one that is not finite where nothing counts would make the sum NaN.
+    return torch.where(rows.weights > 0, values * rows.weights, 0.0)
+
+
+def _summed(reports: Sequence[Any], plan: StepPlan, device: torch.device) -> tuple[torch.Tensor, list[str]]:
+    """Return the loss of each row this rank ran and the sums of further values, on all ranks that share the rows."""
+    names = sorted(name for name in reports[0] if name) if reports else []
+    counted: list[list[str]] = [names]
+    torch.distributed.broadcast_object_list(
+        counted,
         src=parallel_state.get_pipeline_model_parallel_last_rank(),
         group=parallel_state.get_pipeline_model_parallel_group(),
     )
-    sums = sums.cpu()
-    bad = (~torch.isfinite(sums)).nonzero().flatten()
+    sums = torch.zeros(plan.padded_rows + len(counted[0]), device=device)
+    if reports:
+        further = [torch.stack([report[name] for report in reports]).sum() for name in names]
+        sums = torch.cat([*(report[""] for report in reports), *(value[None] for value in further)])
+        torch.distributed.all_reduce(sums, group=parallel_state.get_context_parallel_group())
+    return passes.to_all_stages(sums), counted[0]
+
+
+def _losses(sums: torch.Tensor, names: Sequence[str], rows: int, plan: StepPlan, built: Built) -> Losses:
+    row_sums, further = sums[: plan.padded_rows], sums[plan.padded_rows :]
+    bad = (~torch.isfinite(row_sums)).nonzero().flatten()
     bad_micro_batch = int(bad[0]) // plan.micro_batch_size if len(bad) else -1
-    notes = share_numbers([float(sums.sum(dtype=torch.float64)), bad_micro_batch], device)
-    replicas = [rank for rank in range(parallel.world_size) if parallel.collects(rank)]
+    mine = [bad_micro_batch, float(row_sums.sum(dtype=torch.float64)), *further.tolist()]
+    notes = share_numbers(mine, built.device)
+    replicas = [rank for rank in range(built.parallel.world_size) if built.parallel.collects(rank)]
+    means = notes[replicas, 1:].sum(0) / plan.targets
     trouble = ", ".join(
-        f"the loss on rank {rank} in micro-batch {int(notes[rank, 1])} is not finite"
+        f"the loss on rank {rank} in micro-batch {int(notes[rank, 0])} is not finite"
         for rank in replicas
-        if notes[rank, 1] >= 0
+        if notes[rank, 0] >= 0
     )
-    return Losses(sums[: len(rows)], float(notes[replicas, 0].sum()) / plan.targets, trouble)
+    return Losses(row_sums[:rows], float(means[0]), dict(zip(names, means[1:].tolist(), strict=True)), trouble)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.dataproto import DataProto
 from fanfold.dispatch import Dispatch, NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
+from fanfold.megatron.agreement import StepPlan, agree_on_step
 from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
 from fanfold.megatron.errors import BatchError, ModelConfigError, NonFiniteLossError, NotInitialisedError
+from fanfold.megatron.losses import CrossEntropy, TokenLoss
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
 from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
 
@@ -69,31 +71,33 @@ class MegatronTrainer(MegatronWorker):
 
     @register(dispatch_mode=_BY_DATA_PARALLEL)
     @in_megatron
-    def train_model(self, batch: DataProto) -> DataProto:
-        """Do one optimizer step on the cross-entropy of the next token.
+    def train_model(self, batch: DataProto, loss: TokenLoss | None = None) -> DataProto:
+        """Do one optimizer step.
 
-        B rows, T tokens a row. Rows may be padded at the left or the right; rows of all ranks count by their tokens.
+        B rows, T tokens a row. Rows may be padded at the left or the right; each target of the global batch counts
+        once, whichever rank has its row.
 
         Args:
             batch: `input_ids` [B, T], `attention_mask` [B, T], and where given `position_ids` [B, T] and `loss_mask`
-                [B, T] (1 for the tokens whose prediction counts; all but the first of a row when left out).
+                [B, T] (1 for the tokens whose prediction counts; all but the first of a row when left out), and the
+                columns that the loss reads.
+            loss: What a target costs: the cross-entropy when left out, a `PolicyGradient`, or your own `TokenLoss`.
 
         Returns:
             `loss` [B] float32, the mean over the row's targets (0 for a row without any), and `targets` [B]; in
             `meta_info["metrics"]` the `loss` over the global batch, `grad_norm` before clipping, `tokens` (its
-            targets), `learning_rate`, `step`, and `applied`: 0 where the step was skipped.
+            targets), `learning_rate`, `step`, `applied` (0 where the step was skipped), and what the loss reports.
 
         Raises:
             BatchError: Some rank's rows cannot be used, with the rank and the row; nothing has changed.
             NonFiniteLossError: The loss or the gradient is not finite; nothing has changed.
             NotInitialisedError: `init_model` has not run.
         """
-        step = load_engine("step")
         self._need_model("train_model")
-        rows, error = self._read(batch)
-        plan = step.agree_on_step(rows, error, self.parallel, self.micro_batch_size, self.tensor_device)
-        assert rows is not None  # without rows there was an error, and everyone has left
-        losses = step.forward_backward(self._built, rows, plan, step.cross_entropy)
+        step, loss = load_engine("step"), loss or CrossEntropy()
+        plan, rows = self._agree(batch, loss.columns)
+        plan.refuse_nothing()
+        losses = step.forward_backward(self._built, rows, plan, loss)
         learning_rate = self.optimizer.schedule.at(self.step + 1)
         load_engine("model").set_learning_rate(self._built, learning_rate)
         norm, applied = (float("nan"), False) if losses.trouble else step.apply_gradients(self._built)
@@ -101,6 +105,7 @@ class MegatronTrainer(MegatronWorker):
             self._refuse_non_finite(losses.trouble or f"the gradient norm is {norm}")
         self.step += applied
         metrics = {
+            **losses.further,
             "loss": losses.mean,
             "grad_norm": norm,
             "tokens": plan.targets,
@@ -110,12 +115,40 @@ class MegatronTrainer(MegatronWorker):
         }
         return _row_losses(losses.row_sums, rows, metrics)
 
-    def _read(self, batch: DataProto) -> tuple[Rows | None, BatchError | None]:
-        # Kept, not raised: the other ranks have to hear of it before anyone leaves.
+    @register(dispatch_mode=_BY_DATA_PARALLEL)
+    @in_megatron
+    def compute_log_prob(self, batch: DataProto, temperature: float = 1.0) -> DataProto:
+        """Say how probable each token was to the model, given those before it; no gradients, nothing changes.
+
+        Args:
+            batch: As for `train_model`.
+            temperature: What logits are divided by.
+
+        Returns:
+            `log_probs` [B, T] float32, natural logarithms, at the place of each token; `entropy` [B, T] float32, nats,
+            of the distribution that the token was drawn from. Both are 0 for the first token of a row and for padding.
+
+        Raises:
+            BatchError: As for `train_model`, and for a temperature that is not above 0.
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("compute_log_prob")
+        if not temperature > 0:
+            raise BatchError(f"temperature={temperature} must be above 0")
+        plan, rows = self._agree(batch)
+        both = load_engine("scoring").score(self._built, rows, plan, temperature)
+        log_probs, entropy = (rows.at_callers_positions(values) for values in both)
+        return DataProto.from_dict(tensors={"log_probs": log_probs, "entropy": entropy})
+
+    def _agree(self, batch: DataProto, further: tuple[str, ...] = ()) -> tuple[StepPlan, Rows]:
+        return agree_on_step(self._read(batch, further), self.parallel, self.micro_batch_size, self.tensor_device)
+
+    def _read(self, batch: DataProto, further: tuple[str, ...]) -> Rows | BatchError:
+        # Returned, not raised: the other ranks have to hear of it before anyone leaves.
         try:
-            return read_rows(_columns(batch), self._limits(), padding=_padding_rows()), None
+            return read_rows(_columns(batch), self._limits(), padding=_padding_rows(), extra=further)
         except BatchError as error:
-            return None, error
+            return error
 
     def _limits(self) -> RowLimits:
         parallel = self.parallel
