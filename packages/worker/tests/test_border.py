@@ -30,19 +30,19 @@ class Buffer:
         return Buffer, (pickle.PickleBuffer(self.data),)
 
 
-class Fussy(Exception):
+class FussyError(Exception):
     def __init__(self, *, shard: int) -> None:
         super().__init__(f"shard {shard}")
         self.shard = shard
 
 
-class Locked(Exception):
+class LockedError(Exception):
     def __init__(self) -> None:
         super().__init__("has a lock")
         self.lock = threading.Lock()
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -132,7 +132,7 @@ def _noted(error: Exception) -> Exception:
 
 @pytest.mark.parametrize(
     "error",
-    [KeyError("x"), OSError(2, "no", "/x"), Fussy(shard=3), _noted(ValueError("bad"))],
+    [KeyError("x"), OSError(2, "no", "/x"), FussyError(shard=3), _noted(ValueError("bad"))],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_travel_whole(error: Exception) -> None:
@@ -144,13 +144,13 @@ def test_errors_travel_whole(error: Exception) -> None:
 
 
 def test_error_that_cannot_travel_is_put_in_words() -> None:
-    arrived = pickle.loads(pickle.dumps(for_travel(Locked())))
+    arrived = pickle.loads(pickle.dumps(for_travel(LockedError())))
     assert isinstance(arrived, RemoteError)
-    assert arrived.class_name.endswith(".Locked")
+    assert arrived.class_name.endswith(".LockedError")
     assert arrived.text == "has a lock"
-    assert str(arrived).endswith("Locked: has a lock")
-    assert isinstance(as_it_arrives(Locked()), RemoteError)
+    assert str(arrived).endswith("LockedError: has a lock")
+    assert isinstance(as_it_arrives(LockedError()), RemoteError)
 
 
 def test_error_that_cannot_even_print() -> None:
-    assert remote_error(Unprintable()).text == "<RuntimeError while printing it>"
+    assert remote_error(UnprintableError()).text == "<RuntimeError while printing it>"

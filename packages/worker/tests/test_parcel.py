@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ class Buffer:
 
 
 def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6))

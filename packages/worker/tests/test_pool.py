@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ def pools_and_parts(draw: st.DrawFn) -> tuple[ResourcePool, list[int]]:
     pool = ResourcePool(draw(counts), max_colocate_count=draw(st.integers(1, 4)))
     cuts = sorted(draw(st.sets(st.integers(1, pool.world_size), max_size=4)) - {pool.world_size})
     bounds = [0, *cuts, pool.world_size]
-    return pool, [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return pool, [stop - start for start, stop in pairwise(bounds)]
 
 
 class FancyPool(ResourcePool):
@@ -149,7 +150,7 @@ def test_attributes_are_kept_and_compared() -> None:
     joined = FancyPool([1], kind="H100").merge(FancyPool([2], kind="H100"))
     assert isinstance(joined, FancyPool)
     assert (joined.store, joined.kind) == ([1, 2], "H100")
-    with pytest.raises(PoolError, match="kind='H100' and .* has 'A100'"):
+    with pytest.raises(PoolError, match=r"kind='H100' and .* has 'A100'"):
         FancyPool([1], kind="H100").merge(FancyPool([1], kind="A100"))
     with pytest.raises(PoolError, match="max_colocate_count"):
         ResourcePool([1]).merge(ResourcePool([1], max_colocate_count=3))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,18 +16,18 @@ def failure(rank: int, error: BaseException, *, seconds: float = 1.0, **more: An
     return RankFailure(rank, f"groupTrainer_0:{rank}", "node-a", 100 + rank, "Trainer.step", seconds, error, **more)
 
 
-class Fussy(Exception):
+class FussyError(Exception):
     def __init__(self, *, shard: int) -> None:
         super().__init__(f"shard {shard}")
         self.shard = shard
 
 
-class Sealed(Exception):
+class SealedError(Exception):
     def __init_subclass__(cls) -> None:
         raise TypeError("not to be derived from")
 
 
-class Slotted(Exception):
+class SlottedError(Exception):
     __slots__ = ("shard",)
 
     def __init__(self, shard: int) -> None:
@@ -44,8 +45,8 @@ ERRORS = [
     StopIteration(7),
     SyntaxError("bad", ("f.py", 3, 4, "x = ")),
     json.JSONDecodeError("bad", "{", 1),
-    Fussy(shard=3),
-    Slotted(4),
+    FussyError(shard=3),
+    SlottedError(4),
     MemoryError(),
     TimeoutError("late"),
     ExceptionGroup("many", [ValueError(1)]),
@@ -65,9 +66,9 @@ def test_is_an_instance_of_what_the_rank_raised_with_its_attributes(cause: Excep
 
 
 def test_class_that_cannot_be_derived_from_is_still_the_cause() -> None:
-    cause = Sealed("shut")
+    cause = SealedError("shut")
     error = group_call_error("Trainer.step", [failure(1, cause)], {})
-    assert not isinstance(error, Sealed)
+    assert not isinstance(error, SealedError)
     assert error.__cause__ is cause
     assert error.by_rank() == {1: cause}
 
@@ -99,16 +100,15 @@ def test_report_folds_like_errors_and_ends_with_the_first() -> None:
 
 
 def test_cause_comes_before_its_victims_although_they_were_seen_first() -> None:
-    victims = [
-        failure(rank, RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:7"), seconds=0.5) for rank in (0, 1)
-    ]
+    told = "[gloo] Connection closed by peer [10.0.0.1]:7"
+    victims = [failure(rank, RuntimeError(told), seconds=0.5) for rank in (0, 1)]
     gone = failure(2, WorkerLostError("rank 2 is gone", log=["out of memory"]), seconds=0.9, lost=True)
     error = group_call_error("Trainer.step", [*victims, gone], {})
     assert isinstance(error, WorkerLostError)
     assert error.log == ("out of memory",)
     text = str(error)
     assert "first failure: rank 2" in text
-    assert "ranks 0-1: RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:7 (after another rank failed)" in text
+    assert f"ranks 0-1: RuntimeError: {told} (after another rank failed)" in text
     assert text.endswith("WorkerLostError: rank 2 is gone; the last of its output:\n  out of memory")
 
 
@@ -138,7 +138,7 @@ def test_exception_group_of_all() -> None:
     assert error.group().exceptions == (first, second)
 
 
-@pytest.mark.parametrize("cause", [KeyError("x"), FileNotFoundError(2, "no", "/x"), Slotted(4)])
+@pytest.mark.parametrize("cause", [KeyError("x"), FileNotFoundError(2, "no", "/x"), SlottedError(4)])
 def test_report_travels_whole(cause: Exception) -> None:
     error = group_call_error("Trainer.step", [failure(1, cause, trace="there")], {0: 5}, [2])
     arrived = pickle.loads(pickle.dumps(error))
@@ -154,4 +154,4 @@ def test_ranks_are_written_as_runs(ranks: set[int]) -> None:
     told = text.removeprefix("f failed on ").removeprefix("ranks ").removeprefix("rank ")
     runs = [[int(end) for end in part.split("-")] for part in told.split(", ")]
     assert {rank for run in runs for rank in range(run[0], run[-1] + 1)} == ranks
-    assert all(later[0] > earlier[-1] + 1 for earlier, later in zip(runs, runs[1:], strict=False))
+    assert all(later[0] > earlier[-1] + 1 for earlier, later in pairwise(runs))

@@ -104,7 +104,7 @@ def refuse_hiding(name: str, what: str, group_class: type) -> None:
     Raises:
         MethodNameClashError: Names both places.
     """
-    if hasattr(group_class, name):
+    if hasattr(group_class, name) or any(name in vars(cls).get("__annotations__", {}) for cls in group_class.__mro__):
         raise MethodNameClashError(
             f"{what}, but {group_class.__qualname__}.{name} is part of the group itself; rename yours"
         )

@@ -24,6 +24,9 @@ from fanfold.worker.worker import registered_meshes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fanfold.worker.bind import Method
+    from fanfold.worker.pool import ResourcePool
+
 WorkerT = TypeVar("WorkerT")
 MethodOrFunction: TypeAlias = "str | Callable[..., Any]"
 
@@ -31,9 +34,18 @@ MethodOrFunction: TypeAlias = "str | Callable[..., Any]"
 class CallingGroup(Generic[WorkerT]):
     """Ranks that are called together: all of a group, or a part of them, in one of their roles or as a whole."""
 
+    # All that an instance has: no method of a worker may be called like that either.
+    resource_pool: ResourcePool | None
     worker_class: type
     name_prefix: str
     warn_after: float | None
+    _ranks: Ranks
+    _call_timeout: float
+    _role: str
+    _called: tuple[int, ...] | None
+    _owner: CallingGroup[Any] | None
+    _released: bool
+    _methods: dict[str, Method]
 
     def _adopt(  # noqa: PLR0913  # called by keyword, once
         self,
@@ -53,11 +65,11 @@ class CallingGroup(Generic[WorkerT]):
         self._ranks = ranks
         self._call_timeout = call_timeout
         self._role = ""
-        self._called: tuple[int, ...] | None = None
-        self._owner: CallingGroup[Any] | None = None
+        self._called = None
+        self._owner = None
         self._released = False
         self.warn_after = warn_after
-        self.worker_class: type = cls
+        self.worker_class = cls
         self.name_prefix = prefix
         self._methods = methods_of(cls, type(self))
         # A group that nobody holds any more ends its ranks; its views hold it, and the interpreter's end is seen to by

@@ -69,7 +69,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
             start_timeout, f"the start of {len(order.names)} ranks of {prefix}{recipe.cls.__qualname__}"
         )
         self._take(start_ranks(as_backend(backend), order, deadline), recipe.cls, prefix, call_timeout, warn_after)
-        self.resource_pool: ResourcePool | None = pool
+        self.resource_pool = pool
 
     def slice(self, which: Which = None, /, *, mesh: str | None = None, **coordinates: int | Sequence[int]) -> Self:
         """Return a part of the group: the same ranks, called without the others.
