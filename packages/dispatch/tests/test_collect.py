@@ -16,7 +16,7 @@ from fanfold.dispatch import (
     register,
     register_batch_type,
 )
-from fanfold.dispatch.functions import dispatch_dp_compute_data_proto
+from fanfold.dispatch.functions import collect_dp_compute_data_proto, dispatch_dp_compute_data_proto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +99,40 @@ def test_rows_dealt_out_by_weight_come_back_in_the_caller_s_order() -> None:
     assert run(plan(Trainer.balanced, GROUP, batch), lambda rank, part: part) == batch
     with pytest.raises(CollectError, match=r"rank 0 got \d rows, dealt out by weight, and returned 0"):
         run(plan(Trainer.balanced, GROUP, batch), lambda rank, part: part[:0])
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "collect", "places"),
+    [
+        (
+            make_nd_compute_dataproto_dispatch_fn("train")["dispatch_fn"],
+            collect_dp_compute_data_proto,
+            r"\[1, 1, 0, 0\]",
+        ),
+        (dispatch_dp_compute_data_proto, make_nd_compute_dataproto_dispatch_fn("train")["collect_fn"], r"\[2, 1\]"),
+    ],
+)
+def test_halves_of_different_modes_lose_or_double_no_rows(dispatch: Any, collect: Any, places: str) -> None:
+    @register({"dispatch_fn": dispatch, "collect_fn": collect})
+    def mixed(self: object, batch: Any) -> Any: ...
+
+    with pytest.raises(
+        CollectError, match=rf"Trainer\.mixed\(\): batches came from the places {places} .*functions of one mode$"
+    ) as caught:
+        run(plan(mixed, GROUP, table(4)), lambda rank, batch: batch)
+    assert len(caught.value.results) >= 2
+    assert len(run(plan(mixed, GROUP, table(4)), lambda rank, batch: None)) >= 2
+
+
+def test_an_error_of_concat_says_whose_results_they_were() -> None:
+    class Ragged(Table):
+        @staticmethod
+        def concat(tables: Any) -> Table:
+            raise KeyError("missing column")
+
+    with pytest.raises(KeyError, match="missing column") as caught:
+        run(plan(Trainer.nd, GROUP, table(4)), lambda rank, batch: Ragged(batch.columns))
+    assert caught.value.__notes__ == ["Trainer.nd(): while the results of ranks [2, 1] were put together"]
 
 
 def test_a_missing_rank_is_named() -> None:

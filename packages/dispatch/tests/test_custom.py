@@ -69,6 +69,14 @@ def test_alone_rank_zero_takes_its_own_entry() -> None:
     assert run(plan_, lambda rank, x: x) == (1, [0])
 
 
+def test_alone_the_first_rank_of_a_slice_takes_its_own_entry() -> None:
+    spec = spec_of(Trainer.scaled_on_zero)
+    assert spec is not None
+    plan_ = plan_call(spec, Trainer.scaled_on_zero, GROUP, (3,), {}, ranks=[2, 3])
+    assert plan_.ranks == (2,)
+    assert plan_.arguments(2)[0] == (6,)
+
+
 def test_a_slice_is_a_group_of_its_own() -> None:
     spec = spec_of(Trainer.placed)
     assert spec is not None

@@ -157,14 +157,46 @@ def test_weights_at_the_call_win_over_the_method_s() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1, 2], "got 2 weights, expected one for each of 4 rows of 'batch'"),
-        ([1, 2, -3, 4], r"the weight of row 2 of 'batch' is -3\.0, expected 0 or more"),
-        ([1, 2, 3, float("nan")], "the weight of row 3 of 'batch' is nan, expected 0 or more"),
+        ([1, 2], "got 2 weights, expected one for each of 4 rows of batch"),
+        ([1, 2, -3, 4], r"got weight -3\.0 for row 2 of batch, expected 0 or more"),
+        ([1, 2, 3, float("nan")], "got weight nan for row 3 of batch, expected 0 or more"),
     ],
 )
 def test_unusable_weights_are_refused(weights: Any, message: str) -> None:
     with pytest.raises(DivideError, match=rf"Trainer\.two\(\): {message}"):
         plan(Trainer.two, GROUP, Shard(table(4), weights=weights))
+
+
+def test_methods_that_need_equal_lengths_get_balanced_runs_of_equal_length() -> None:
+    weights = [9, 8, 7, 1, 1, 1]
+    for uneven in ("error", "pad"):
+        method = register(Dispatch.DP_COMPUTE_PROTO, uneven=uneven, balance=lambda batch: weights)(fresh())
+        assert rows_by_rank(plan(method, Group(2), table(6))) == [[0, 3, 4], [1, 2, 5]]
+    split = register(Dispatch.DP_COMPUTE_PROTO, balance=lambda batch: weights)(fresh())
+    assert rows_by_rank(plan(split, Group(2), table(6))) == [[0, 3, 4, 5], [1, 2]]
+    padded = register(Dispatch.DP_COMPUTE_PROTO, uneven="pad", balance=lambda batch: [9, 1, 1, 1, 1])(fresh())
+    plan_ = plan(padded, Group(2), table(5))
+    assert rows_by_rank(plan_) == [[0, 4], [1, 2, 3]]
+    assert [plan_.padding(rank) for rank in range(2)] == [1, 0]
+
+
+def fresh() -> Any:
+    def method(self: object, batch: Any) -> Any: ...
+
+    return method
+
+
+def test_the_column_of_weights_may_be_in_any_batch_of_the_call() -> None:
+    other = Table({"tokens": [1, 1, 9]})
+    method = register(Dispatch.DP_COMPUTE_PROTO, balance="tokens")(lambda self, rows, batch: None)
+    plan_ = plan(method, Group(2), Rows("abc"), other)
+    assert rows_by_rank(plan_) == [[2], [0, 1]]
+    with pytest.raises(
+        DivideError,
+        match=r"weights are to come from column 'tokens', which cannot be read: rows \(Rows\): TypeError\(.*\); batch "
+        r"\(Table\): KeyError\('tokens'\)\. Name a column that is there, or give a function of the batch$",
+    ):
+        plan(method, Group(2), Rows("abc"), table(3))
 
 
 def test_weights_need_a_column_and_one_source() -> None:

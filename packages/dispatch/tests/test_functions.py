@@ -77,6 +77,15 @@ def test_no_rows_at_all() -> None:
     assert functions["collect_fn"](GROUP, pieces) == table(0)
 
 
+def test_nothing_is_padded_where_nobody_would_take_it_off_again() -> None:
+    class Wishing(Table):
+        def is_padding_enabled(self) -> bool:
+            return True
+
+    (parts,), _ = dispatch_dp_compute_data_proto(GROUP, Wishing({"x": [1, 2, 3]}))
+    assert x_of(parts) == [[1, 2], [3]]
+
+
 def test_marks_work_in_direct_calls() -> None:
     (parts,), _ = dispatch_dp_compute_data_proto(GROUP, Replicate(Rows("ab")))
     assert parts == [Rows("ab"), Rows("ab")]

@@ -53,6 +53,13 @@ def test_arguments_keep_the_way_they_were_passed() -> None:
     assert isinstance(by_name.keyword["batch"].mark, Shard)
 
 
+def test_a_name_that_stands_twice_in_a_call_is_two_arguments() -> None:
+    def step(self: object, a: int, /, **rest: int) -> None: ...
+
+    call = bind_call("step()", step, (1,), {"a": 2})
+    assert [(x.name, x.value) for x in call.arguments()] == [("a", 1), ("rest['a']", 2)]
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "problem"),
     [

@@ -52,6 +52,15 @@ def test_every_row_is_dealt_once_and_no_run_exceeds_the_known_bound(weights: lis
         assert list(cut.order[start:stop]) == sorted(cut.order[start:stop])
 
 
+@given(weights=st.lists(st.integers(0, 100), max_size=60), places=st.integers(1, 9))
+def test_a_limit_on_length_is_kept_and_fills_every_run(weights: list[int], places: int) -> None:
+    longest = -(-len(weights) // places)
+    cut = weighted_cut(weights, places, longest=longest)
+    assert cut.order is not None
+    assert sorted(cut.order) == list(range(len(weights)))
+    assert max(cut.length(run) for run in range(places)) == longest
+
+
 @given(st.permutations(range(20)))
 def test_inverse_undoes_an_order(order: list[int]) -> None:
     undone = inverse(order)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.arrangement import Arrangement, Spread
-from fanfold.dispatch.batches import almost_a_batch, batch_type_of
+from fanfold.dispatch.batches import batch_type_of, lacks_concat
+from fanfold.dispatch.columns import check_columns
 from fanfold.dispatch.divide import divide, divided
 from fanfold.dispatch.errors import ArgumentError, BatchTypeError
 from fanfold.dispatch.lists import lists_scatter
@@ -15,6 +16,7 @@ from fanfold.dispatch.spread import Spreader
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanfold.dispatch.batches import BatchType
     from fanfold.dispatch.divide import Divided, RowRules
     from fanfold.dispatch.mesh import Mesh
     from fanfold.dispatch.rules import DispatchRule
@@ -37,7 +39,8 @@ def arranged(label: str, rule: DispatchRule, mesh: Mesh, call: BoundCall, row_ru
     scatter = lists_scatter(label, rule.unmarked, arguments)
     cut = {argument.name: divided(label, argument, mesh) for argument in arguments if _is_divided(argument, rule)}
     divisions = divide(label, mesh, row_rules, list(cut.values()))
-    _check_columns(label, row_rules.reads, arguments, cut)
+    if row_rules.reads is not None:
+        check_columns(label, row_rules.reads, _batches(arguments, cut))
     spreader = Spreader(label, mesh.ranks)
 
     def spread(argument: Argument) -> Spread:
@@ -73,11 +76,11 @@ def _is_divided(argument: Argument, rule: DispatchRule) -> bool:
 def _check_almost(label: str, arguments: Sequence[Argument], rule: DispatchRule) -> None:
     """Refuse to send whole, in silence, what looks like a batch and is none."""
     for argument in arguments:
-        lacking = almost_a_batch(argument.value)
-        if lacking and (isinstance(argument.mark, Shard) or (argument.mark is None and rule.unmarked == "rows")):
+        meant = isinstance(argument.mark, Shard) or (argument.mark is None and rule.unmarked == "rows")
+        if meant and lacks_concat(argument.value):
             raise BatchTypeError(
                 f"{label}: argument {argument.name!r} is to be divided; got {type(argument.value).__name__}, which has "
-                f"rows and chunk but no {lacking}; add it, use register_batch_type, or send it whole with Replicate(x)"
+                "rows and chunk but no concat; add it, use register_batch_type, or send it whole with Replicate(x)"
             )
 
 
@@ -87,22 +90,8 @@ def _check_function_first(label: str, call: BoundCall) -> None:
         raise ArgumentError(f"{label}: got {got}, expected a function as the first positional argument")
 
 
-def _check_columns(
-    label: str, reads: tuple[str, ...] | None, arguments: Sequence[Argument], cut: Mapping[str, Divided]
-) -> None:
-    """Refuse reads= that names a column no batch of the call has, where the batch types can tell."""
-    if reads is None:
-        return
-    batches = [(found.batch, found.type) for argument in cut.values() for found in argument.batches]
-    batches += [
-        (a.value, batch_type) for a in arguments if a.name not in cut and (batch_type := batch_type_of(a.value))
-    ]
-    if any(batch_type.columns is None and batch_type.select is not None for _, batch_type in batches):
-        return
-    present = {name for batch, batch_type in batches if batch_type.columns for name in batch_type.columns(batch)}
-    absent = [name for name in reads if name not in present]
-    if batches and absent:
-        raise ArgumentError(
-            f"{label}: reads= names columns {', '.join(absent)}, which no batch of this call has; there are "
-            f"{', '.join(sorted(map(str, present))) or 'none'}. Nothing was sent"
-        )
+def _batches(arguments: Sequence[Argument], cut: Mapping[str, Divided]) -> list[tuple[Any, BatchType]]:
+    """All batches of a call: those that are divided, in containers too, and those that go whole."""
+    divided_ones = [(found.batch, found.type) for argument in cut.values() for found in argument.batches]
+    whole = [argument.value for argument in arguments if argument.name not in cut]
+    return divided_ones + [(value, batch_type) for value in whole if (batch_type := batch_type_of(value))]

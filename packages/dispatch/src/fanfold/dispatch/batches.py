@@ -147,11 +147,12 @@ def batch_type_of(value: object) -> BatchType | None:
     return batch_type if batch_type is None or batch_type.accepts is None or batch_type.accepts(value) else None
 
 
-def almost_a_batch(value: object) -> str:
-    """What a type lacks that has rows and `chunk` but cannot be put together again; empty for every other type."""
+def lacks_concat(value: object) -> bool:
+    """True for what has rows and `chunk` as a batch has, and no way to be put together again."""
     cls = type(value)
-    has_rows = _rows_of(cls) is not None and hasattr(cls, "__len__") and callable(getattr(cls, "chunk", None))
-    return "concat" if has_rows and _concat_of(cls) is None and batch_type_of(value) is None else ""
+    if batch_type_of(value) is not None or _rows_of(cls) is None or _concat_of(cls) is not None:
+        return False
+    return hasattr(cls, "__len__") and callable(getattr(cls, "chunk", None))
 
 
 def _find(cls: type) -> BatchType | None:

@@ -12,7 +12,7 @@ from fanfold.dispatch.merge import merge_values
 from fanfold.dispatch.split import inverse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fanfold.dispatch.plan import CallPlan
 
@@ -61,17 +61,27 @@ def join_batches(label: str, labelled: Labelled, merge: Any = None) -> Any:
             dict(labelled),
         )
     if merge is None:
-        return batch_type.concat(values)
+        return _put_together(label, labelled, lambda: batch_type.concat(values))
     if batch_type.merge is None or not isinstance(merge, Mapping):
         raise CollectError(
             f"{label}: merge={merge!r} is for values that are no batches, or as a dict of rules for batch types that "
             f"have merge rules; got {batch_type.name}. Leave merge= away, or give merge= to register_batch_type",
             dict(labelled),
         )
-    return batch_type.merge(values, merge)
+    merger = batch_type.merge
+    return _put_together(label, labelled, lambda: merger(values, merge))
+
+
+def _put_together(label: str, labelled: Labelled, put: Callable[[], Any]) -> Any:
+    try:
+        return put()
+    except Exception as problem:
+        problem.add_note(f"{label}: while the results of ranks {[rank for rank, _ in labelled]} were put together")
+        raise
 
 
 def _joined(plan: CallPlan, labelled: Labelled) -> Any:
+    _check_every_place_once(plan, labelled)
     joined = join_batches(plan.label, [(rank, _unpadded(plan, rank, value)) for rank, value in labelled], plan.merge)
     order = plan.division and plan.division.cut.order
     if not order:
@@ -79,6 +89,21 @@ def _joined(plan: CallPlan, labelled: Labelled) -> Any:
     batch_type = batch_type_of(joined)
     assert batch_type is not None
     return batch_type.pick(joined, inverse(order))
+
+
+def _check_every_place_once(plan: CallPlan, labelled: Labelled) -> None:
+    """Dispatch and collect functions of different modes can be combined so that rows get lost or come twice."""
+    if plan.division is None:
+        return
+    place = plan.division.place
+    collected = [place[rank] for rank in plan.collected]
+    if collected != sorted({place[rank] for rank in plan.ranks}):
+        raise CollectError(
+            f"{plan.label}: batches came from the places {collected} along axis {plan.mesh.shard!r} (of ranks "
+            f"{list(plan.collected)}), expected each place that has rows once and in order; use dispatch and collect "
+            "functions of one mode",
+            dict(labelled),
+        )
 
 
 def _unpadded(plan: CallPlan, rank: int, value: Any, *, strict: bool = True) -> Any:

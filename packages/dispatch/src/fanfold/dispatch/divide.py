@@ -5,12 +5,12 @@ Letters: B rows, D places along an axis.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch.errors import ArgumentError, DivideError
 from fanfold.dispatch.nested import batches_in
 from fanfold.dispatch.split import Cut, even_cut, weighted_cut
+from fanfold.dispatch.weights import weights_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,7 +113,11 @@ def _cut(label: str, where: str, places: int, along: Sequence[Divided], row_rule
             "pass such a number of rows, or register the method with uneven='split' or uneven='pad'"
         )
     weights = _weights(label, along, row_rules.balance, rows)
-    cut = even_cut(rows, places) if weights is None else weighted_cut(weights, places)
+    if weights is None:
+        cut = even_cut(rows, places)
+    else:
+        # A method that needs equal lengths gets balanced runs of equal length: as many rows as an even cut gives.
+        cut = weighted_cut(weights, places, longest=-(-rows // places) if rule in ("error", "pad") else None)
     return cut.padded() if rule == "pad" and rows else cut
 
 
@@ -135,33 +139,8 @@ def _weights(label: str, along: Sequence[Divided], balance: Weights | None, rows
         raise DivideError(
             f"{label}: got weights on arguments {names}, expected one of them to say how all are dealt out"
         )
-    source = marked[0] if marked else along[0]
-    weights = source.weights if marked else balance
+    weights = marked[0].weights if marked else balance
     if weights is None:
         return None
-    return _numbers(label, source, _evaluated(label, source, weights), rows)
-
-
-def _evaluated(label: str, source: Divided, weights: Any) -> Any:
-    if isinstance(weights, str):
-        for found in source.batches:
-            if found.type.column is not None:
-                return found.type.column(found.batch, weights)
-        raise DivideError(
-            f"{label}: weights name column {weights!r}, but argument {source.name!r} ({source.batches[0].type.name}) "
-            "has no columns; give a function of the batch"
-        )
-    return weights(source.batches[0].batch) if callable(weights) else weights
-
-
-def _numbers(label: str, source: Divided, weights: Any, rows: int) -> list[float]:
-    numbers = [float(weight) for weight in (weights.tolist() if hasattr(weights, "tolist") else weights)]
-    if len(numbers) != rows:
-        raise DivideError(
-            f"{label}: got {len(numbers)} weights, expected one for each of {rows} rows of {source.name!r}"
-        )
-    wrong = [row for row, weight in enumerate(numbers) if not (math.isfinite(weight) and weight >= 0)]
-    if wrong:
-        row = wrong[0]
-        raise DivideError(f"{label}: the weight of row {row} of {source.name!r} is {numbers[row]}, expected 0 or more")
-    return numbers
+    batches = [found for argument in marked or along for found in argument.batches]
+    return weights_of_rows(label, weights, batches, rows)

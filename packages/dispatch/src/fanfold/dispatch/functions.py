@@ -213,12 +213,13 @@ def dummy_direct_rollout_call(group: GroupLike, *args: Any, **kwargs: Any) -> No
     )
 
 
+# Nobody would take padding off again after a direct call, so here even batches that wish to be padded are split.
 def _lists(label: str, rule: DispatchRule, mesh: Mesh, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lists:
     call = BoundCall(
         tuple(argument(f"args[{index}]", value) for index, value in enumerate(args)),
         {name: argument(name, value) for name, value in kwargs.items()},
     )
-    arrangement = arranged(label, rule, mesh, call, RowRules())
+    arrangement = arranged(label, rule, mesh, call, RowRules(at_call="split"))
     value_of = {piece: arrangement.value(piece) for piece in arrangement.pieces()}
     positional = tuple([value_of[spread.piece(rank)] for rank in mesh.ranks] for spread in arrangement.positional)
     keyword = {

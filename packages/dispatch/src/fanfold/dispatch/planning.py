@@ -62,9 +62,8 @@ def plan_call(  # noqa: PLR0913  what a call depends on, and nothing else
     rule, collect = _rules(label, mode.dispatch_fn, mode.collect_fn, alone=alone)
     mesh = _mesh(rule, group, called)
     if rule is None:
-        # Alone, rank 0 takes its own entry of lists made for the whole group.
         lists = custom_lists(label, mode.dispatch_fn, group if alone else slice_of(group, called), args, kwargs)
-        arrangement = arranged_lists(label, called, *(_first_entries(*lists) if alone else lists))
+        arrangement = arranged_lists(label, called, *(_own_entries(called[0], *lists) if alone else lists))
     else:
         arrangement = arranged(label, rule, mesh, call, RowRules(spec.uneven, uneven, spec.balance, spec.reads))
     if collect is None:
@@ -113,10 +112,11 @@ def _mesh(rule: DispatchRule | None, group: GroupLike, called: Sequence[int]) ->
     return rule.along.of(group).restrict(called)
 
 
-def _first_entries(
-    positional: Sequence[Sequence[Any]], keyword: Mapping[str, Sequence[Any]]
+def _own_entries(
+    rank: int, positional: Sequence[Sequence[Any]], keyword: Mapping[str, Sequence[Any]]
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    return [[entries[0]] for entries in positional], {name: [entries[0]] for name, entries in keyword.items()}
+    """Of lists that were made for the whole group, the entries of the one rank that runs."""
+    return [[entries[rank]] for entries in positional], {name: [entries[rank]] for name, entries in keyword.items()}
 
 
 def _check_order(label: str, arrangement: Arrangement) -> None:

@@ -61,8 +61,19 @@ def bind_call(label: str, function: Callable[..., Any], args: Sequence[Any], kwa
         tuple(
             argument(name, value, marks.get(name.partition("[")[0])) for name, value in zip(names, args, strict=True)
         ),
-        {name: argument(name, value, marks.get(name, marks.get(rest))) for name, value in kwargs.items()},
+        {name: _keyword_argument(signature, rest, marks, name, value) for name, value in kwargs.items()},
     )
+
+
+def _keyword_argument(
+    signature: inspect.Signature, rest: str, marks: Mapping[str, Mark], name: str, value: Any
+) -> Argument:
+    parameter = signature.parameters.get(name)
+    if parameter is None:
+        return argument(name, value, marks.get(rest))
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:  # the same name may stand in `**rest` once more
+        return argument(f"{rest}[{name!r}]", value, marks.get(rest))
+    return argument(name, value, marks.get(name))
 
 
 def argument(name: str, value: Any, mark: Mark | None = None) -> Argument:

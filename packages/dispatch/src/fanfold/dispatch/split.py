@@ -46,18 +46,26 @@ def even_cut(rows: int, places: int) -> Cut:
     return Cut(tuple(place * base + min(place, longer) for place in range(places + 1)), (0,) * places)
 
 
-def weighted_cut(weights: Sequence[float], places: int) -> Cut:
+def weighted_cut(weights: Sequence[float], places: int, longest: int | None = None) -> Cut:
     """Runs of nearly equal total weight: heaviest row first, each to the lightest run so far, of equals the shortest.
 
-    The heaviest run weighs at most 4/3 of the best possible one (longest processing time first; Graham, 1969).
-    Rows of one run keep their order.
+    Without a limit on length the heaviest run weighs at most 4/3 of the best possible one (longest processing time
+    first; Graham, 1969). Rows of one run keep their order.
+
+    Args:
+        weights: [B] weight of each row.
+        places: D.
+        longest: no run gets more rows than this; at least B / D.
     """
     runs: list[list[int]] = [[] for _ in range(places)]
     lightest = [(0.0, 0, place) for place in range(places)]
     for row in sorted(range(len(weights)), key=lambda row: -weights[row]):
         weight, count, place = lightest[0]
         runs[place].append(row)
-        heapq.heapreplace(lightest, (weight + weights[row], count + 1, place))
+        if count + 1 == longest:
+            heapq.heappop(lightest)
+        else:
+            heapq.heapreplace(lightest, (weight + weights[row], count + 1, place))
     offsets = tuple(accumulate(map(len, runs), initial=0))
     return Cut(offsets, (0,) * places, tuple(row for run in runs for row in sorted(run)))
 
