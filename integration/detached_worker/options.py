@@ -47,6 +47,8 @@ def report(main: Callable[[], None], *, debug: bool, expected: tuple[type[Except
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all is done: nothing is left to be put in order
     return 0
 
 

@@ -56,7 +56,7 @@ start_cluster() {
 try_port() {
     # A job of its own process group: Ctrl-C reaches this script first, which then ends things in order.
     set -m
-    ray start --head --block --node-ip-address=127.0.0.1 --port="$1" --include-dashboard=false \
+    "$("$python" -c 'import sys; print(sys.prefix)')/bin/ray" start --head --block --node-ip-address=127.0.0.1 --port="$1" --include-dashboard=false \
         --temp-dir="$scratch" >"$scratch/ray.log" 2>&1 </dev/null &
     ray_pid=$!
     set +m
