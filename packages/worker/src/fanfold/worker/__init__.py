@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from fanfold.dispatch import MeshError
 from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Notifies, Renews, Travels, Watches
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
@@ -12,7 +13,6 @@ from fanfold.worker.errors import (
     BusyRankError,
     CallCancelledError,
     GroupUsageError,
-    MeshError,
     MethodNameClashError,
     NotPicklableError,
     PoolError,

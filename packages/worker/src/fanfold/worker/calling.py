@@ -12,7 +12,7 @@ from fanfold.worker.bind import methods_of, unknown_method
 from fanfold.worker.calls import Call
 from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline
-from fanfold.worker.meshes import meshes_from
+from fanfold.worker.meshes import mesh_from
 from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.rank import current_rank
 from fanfold.worker.ranks import Ranks
@@ -145,7 +145,7 @@ class CallingGroup(Generic[WorkerT]):
         if whole is not self:
             return whole.mesh(name).restrict(self.ranks)
         if name not in self._meshes:
-            self._meshes.update(meshes_from(self.execute(registered_meshes), name, repr(self)))
+            self._meshes[name] = mesh_from(self.execute(registered_meshes), name, repr(self))
         return self._meshes[name]
 
     def mesh_names(self) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanfold.dispatch import FanfoldError
-from fanfold.dispatch import MeshError as DispatchMeshError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +20,6 @@ class PoolError(WorkerError, ValueError):
 
 class RankEnvironmentError(WorkerError, ValueError):
     """The rank environment is missing, contradicts itself, or was about to be overwritten."""
-
-
-class MeshError(WorkerError, DispatchMeshError):
-    """A mesh that no rank registered, that ranks registered differently, or that one registered twice."""
 
 
 class GroupUsageError(WorkerError, ValueError):

@@ -6,9 +6,8 @@ import importlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fanfold.dispatch import Dispatch, Execute, Mesh, register
+from fanfold.dispatch import Dispatch, Execute, Mesh, MeshError, register
 from fanfold.worker.cancelling import cancelled
-from fanfold.worker.errors import MeshError
 from fanfold.worker.rank import CONTRACT, RankInfo, current_rank, settle_visible_devices, visible_devices
 
 if TYPE_CHECKING:
