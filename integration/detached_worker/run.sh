@@ -62,7 +62,7 @@ try_port() {
     set +m
     export RAY_ADDRESS=127.0.0.1:$1
     for _ in $(seq 600); do
-        grep -q 'Ray runtime started' "$scratch/ray.log" && return 0
+        grep -qs 'Ray runtime started' "$scratch/ray.log" && return 0
         kill -0 "$ray_pid" 2>/dev/null || break
         sleep 0.2
     done
