@@ -34,7 +34,8 @@ from fanfold.dispatch import (
     spec_of,
     specs_of,
 )
-from fanfold.dispatch.signature import marks_of, signature_of
+from fanfold.dispatch.annotations import marks_of
+from fanfold.dispatch.signature import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,14 +113,14 @@ def binding(count: int) -> Callable[[], object]:
     )
 
     def once() -> object:
-        return [(signature_of(getattr(cls, name)), marks_of(getattr(cls, name))) for name in specs_of(cls)]
+        return [parameters_of(getattr(cls, name)) for name in specs_of(cls)]
 
     names: dict[str, Any] = {"register": register, "__name__": __name__}
     exec(f"class Many:\n{source}", names)  # noqa: S102  a class with that many methods
     cls = names["Many"]
 
     def fresh() -> object:
-        signature_of.cache_clear()
+        parameters_of.cache_clear()
         marks_of.cache_clear()
         return once()
 

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any
 
 import pytest
-from fanfold.dispatch import ArgumentError, PerRank, RegistrationError, Replicate, Rows, Shard
-from fanfold.dispatch import signature as signatures
-from fanfold.dispatch.signature import argument, bind_call, marks_of, signature_of
-
-if TYPE_CHECKING:
-    from decimal import Decimal  # a name that exists for type checkers alone
-
-    from fanfold.dispatch import Shard as SeenByCheckers
+from fanfold.dispatch import ArgumentError, PerRank, Replicate, Rows, Shard
+from fanfold.dispatch.signature import argument, bind_call, parameters_of
 
 
 class Trainer:
@@ -18,24 +12,15 @@ class Trainer:
         self, batch: Annotated[Rows[int], Shard], lr: float = 0.1, *rest: int, flag: bool = False, **more: str
     ) -> None: ...
 
-    def marked(  # type: ignore[empty-body]  # noqa: PLR0913  one parameter of each kind
-        self,
-        a: Annotated[Rows[int], Shard("ep")],
-        b: Annotated[float, Replicate],
-        /,
-        *c: Annotated[list[int], PerRank],
-        d: Annotated[Rows[int], Shard] | None = None,
-        e: Optional[Annotated[Rows[int], Shard]] = None,  # noqa: UP045  the older spelling
-        f: Annotated[Decimal, "no mark"] | None = None,
-        g: Annotated[Decimal, Shard("dp", weights=lambda batch: signatures)] | None = None,
-        **h: Annotated[list[str], PerRank],
-    ) -> Annotated[Rows[int], Shard]: ...
+    def every(self, *parts: Annotated[list[int], PerRank], **named: Annotated[Rows[int], Shard]) -> None: ...
 
-    def late(self, x: Annotated[Rows[int], SeenByCheckers]) -> None: ...
+    def boundless(*args: Any) -> None: ...  # type: ignore[misc]
 
 
 def test_the_worker_itself_is_no_parameter() -> None:
-    assert str(signature_of(Trainer.train)).startswith("(batch: 'Annotated[Rows[int], Shard]', lr: 'float' = 0.1")
+    signature = parameters_of(Trainer.train).signature
+    assert list(signature.parameters) == ["batch", "lr", "rest", "flag", "more"]
+    assert list(parameters_of(Trainer.boundless).signature.parameters) == ["args"]
 
 
 def test_arguments_keep_the_way_they_were_passed() -> None:
@@ -68,9 +53,8 @@ def test_a_name_that_stands_twice_in_a_call_is_two_arguments() -> None:
     ],
 )
 def test_a_wrong_call_is_refused_with_the_signature(args: Any, kwargs: Any, problem: str) -> None:
-    with pytest.raises(
-        ArgumentError, match=rf"T\.train\(\): {problem}; the signature is \(batch.*\. Nothing was sent"
-    ) as caught:
+    message = rf"T\.train\(\): {problem}; the signature is \(batch.*\. Nothing was sent"
+    with pytest.raises(ArgumentError, match=message) as caught:
         bind_call("T.train()", Trainer.train, args, kwargs)
     assert isinstance(caught.value, TypeError)
 
@@ -84,36 +68,14 @@ def test_too_many_arguments_are_refused() -> None:
         bind_call("step()", step, (1,), {"y": 2})
 
 
-def test_marks_are_read_from_annotations_even_as_text() -> None:
-    marks = marks_of(Trainer.marked)
-    assert {name: (type(mark).__name__, getattr(mark, "axis", None)) for name, mark in marks.items()} == {
-        "a": ("Shard", "ep"),
-        "b": ("Replicate", None),
-        "c": ("PerRank", None),
-        "d": ("Shard", None),
-        "e": ("Shard", None),
-        "g": ("Shard", "dp"),
-        "h": ("PerRank", None),
-    }
-    weights = getattr(marks["g"], "weights")  # noqa: B009  typed as a bare mark
-    assert weights(None) is signatures  # the function sees the names of its module
-
-
-def test_a_mark_of_another_name_that_only_checkers_see_is_refused() -> None:
-    with pytest.raises(RegistrationError, match=r"late: parameter 'x' is annotated with SeenByCheckers, which only"):
-        marks_of(Trainer.late)
-
-
-def test_marks_without_text_annotations() -> None:
-    def f(self: Any, x: Any) -> None: ...
-
-    f.__annotations__ = {"x": Annotated[int, "about", Replicate]}
-    assert isinstance(marks_of(f)["x"], Replicate)
-
-
 def test_the_marks_of_rest_arguments_apply_to_each() -> None:
-    call = bind_call("T.marked()", Trainer.marked, (Rows(), 1.0, [1], [2]), {"h1": ["x"]})
-    assert [type(a.mark).__name__ for a in call.arguments()] == ["Shard", "Replicate", "PerRank", "PerRank", "PerRank"]
+    call = bind_call("T.every()", Trainer.every, ([1], [2]), {"a": Rows(), "b": Rows()})
+    assert [(a.name, type(a.mark).__name__) for a in call.arguments()] == [
+        ("parts[0]", "PerRank"),
+        ("parts[1]", "PerRank"),
+        ("a", "Shard"),
+        ("b", "Shard"),
+    ]
 
 
 def test_a_mark_at_the_call_wins() -> None:
@@ -128,27 +90,3 @@ def test_a_mark_without_a_value_is_no_argument(mark: Any) -> None:
         ArgumentError, match=r"argument 'x' is a mark without a value; write (Shard|Replicate)\(value\)"
     ):
         argument("x", mark)
-
-
-def test_wrong_marks_are_refused() -> None:
-    def twice(self: Any, x: Any) -> None: ...
-
-    twice.__annotations__ = {"x": Annotated[int, Shard, Replicate]}
-    with pytest.raises(
-        RegistrationError, match="parameter 'x' has 2 marks, expected one of Shard, Replicate and PerRank"
-    ):
-        marks_of(twice)
-
-    def valued(self: Any, x: Any) -> None: ...
-
-    valued.__annotations__ = {"x": Annotated[int, Shard(Rows([1]))]}
-    with pytest.raises(RegistrationError, match="a value belongs to a call, a parameter has the bare mark"):
-        marks_of(valued)
-
-    def wrong(self: Any, x: Any) -> None: ...
-
-    wrong.__annotations__ = {"x": "Annotated[int, Shard(weight=3)]"}
-    with pytest.raises(
-        RegistrationError, match=r"parameter 'x': its annotation Annotated\[int, Shard\(weight=3\)\] cannot be"
-    ):
-        marks_of(wrong)

@@ -1,21 +1,18 @@
-"""Bind a call to the method's real signature, and find the mark of each argument."""
+"""Bind a call to the method's real signature; each argument gets its name and its mark."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fanfold.dispatch.errors import ArgumentError, RegistrationError
-from fanfold.dispatch.marks import Mark, PerRank, Replicate, Shard
+from fanfold.dispatch.annotations import marks_of
+from fanfold.dispatch.errors import ArgumentError
+from fanfold.dispatch.marks import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-_NAMES_OF_MARKS = {"Annotated": Annotated, "PerRank": PerRank, "Replicate": Replicate, "Shard": Shard}
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Argument(NamedTuple):
@@ -32,8 +29,7 @@ class Argument(NamedTuple):
     mark: Mark | None = None
 
 
-@dataclass(frozen=True)
-class BoundCall:
+class BoundCall(NamedTuple):
     """Arguments as the caller passed them: by position, and by keyword."""
 
     positional: tuple[Argument, ...]
@@ -44,36 +40,58 @@ class BoundCall:
         return (*self.positional, *self.keyword.values())
 
 
+class Parameter(NamedTuple):
+    """One parameter: its name and the mark on it."""
+
+    name: str
+    mark: Mark | None
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a caller of the group may pass to a method: its signature without the worker itself.
+
+    Attributes:
+        signature: for binding and for messages.
+        positional: what may be passed by position, in order.
+        named: what may be passed by keyword.
+        rest: `*args`; `more`: `**kwargs`; only looked at where binding has found that they are there.
+    """
+
+    signature: inspect.Signature
+    positional: tuple[Parameter, ...]
+    named: dict[str, Parameter]
+    rest: Parameter
+    more: Parameter
+
+    def at(self, index: int, value: Any) -> Argument:
+        """The argument at a position."""
+        if index < len(self.positional):
+            return argument(self.positional[index].name, value, self.positional[index].mark)
+        return argument(f"{self.rest.name}[{index - len(self.positional)}]", value, self.rest.mark)
+
+    def called(self, name: str, value: Any) -> Argument:
+        """The argument of a keyword."""
+        if name in self.named:
+            return argument(name, value, self.named[name].mark)
+        # Beside a positional-only parameter of the same name the keyword is another argument.
+        twice = any(name == parameter.name for parameter in self.positional)
+        return argument(f"{self.more.name}[{name!r}]" if twice else name, value, self.more.mark)
+
+
 def bind_call(label: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
     """Bind arguments to `function`, whose first parameter is the worker and is skipped.
 
     Raises:
         ArgumentError: the call does not fit; the message holds the signature.
     """
-    signature = signature_of(function)
+    parameters = parameters_of(function)
     try:
-        signature.bind(*args, **kwargs)
+        parameters.signature.bind(*args, **kwargs)
     except TypeError as problem:
-        raise ArgumentError(f"{label}: {problem}; the signature is {signature}. Nothing was sent") from None
-    marks, rest = marks_of(function), _name_of_keywords(signature)
-    names = list(_names_of_positional(signature, len(args)))
-    return BoundCall(
-        tuple(
-            argument(name, value, marks.get(name.partition("[")[0])) for name, value in zip(names, args, strict=True)
-        ),
-        {name: _keyword_argument(signature, rest, marks, name, value) for name, value in kwargs.items()},
-    )
-
-
-def _keyword_argument(
-    signature: inspect.Signature, rest: str, marks: Mapping[str, Mark], name: str, value: Any
-) -> Argument:
-    parameter = signature.parameters.get(name)
-    if parameter is None:
-        return argument(name, value, marks.get(rest))
-    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:  # the same name may stand in `**rest` once more
-        return argument(f"{rest}[{name!r}]", value, marks.get(rest))
-    return argument(name, value, marks.get(name))
+        raise ArgumentError(f"{label}: {problem}; the signature is {parameters.signature}. Nothing was sent") from None
+    positional = tuple([parameters.at(index, value) for index, value in enumerate(args)])
+    return BoundCall(positional, {name: parameters.called(name, value) for name, value in kwargs.items()})
 
 
 def argument(name: str, value: Any, mark: Mark | None = None) -> Argument:
@@ -91,115 +109,38 @@ def argument(name: str, value: Any, mark: Mark | None = None) -> Argument:
 
 
 @lru_cache(maxsize=4096)
-def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature a caller of the group sees: without the worker itself."""
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if parameters and parameters[0].kind in by_position:
-        parameters = parameters[1:]
-    return signature.replace(parameters=parameters)
-
-
-@lru_cache(maxsize=4096)
-def marks_of(function: Callable[..., Any]) -> dict[str, Mark]:
-    """The marks on a function's parameters, by name.
+def parameters_of(function: Callable[..., Any]) -> Parameters:
+    """The parameters of a method as they stand, looked at once.
 
     Raises:
-        RegistrationError: an annotation that holds two marks, a mark with a value, or cannot be evaluated.
+        RegistrationError: wrong marks on them.
     """
-    function = inspect.unwrap(function)
-    annotations = getattr(function, "__annotations__", {})
-    found = {name: _mark_in(function, name, annotation) for name, annotation in annotations.items() if name != "return"}
-    return {name: mark for name, mark in found.items() if mark is not None}
+    marks, kinds = marks_of(function), inspect.Parameter
+    signature = _without_worker(inspect.signature(function))
+    by_kind: dict[Any, list[Parameter]] = {kind: [] for kind in _KINDS}
+    for name, parameter in signature.parameters.items():
+        by_kind[parameter.kind].append(Parameter(name, marks.get(name)))
+    only, either = by_kind[kinds.POSITIONAL_ONLY], by_kind[kinds.POSITIONAL_OR_KEYWORD]
+    nothing = Parameter("", None)
+    return Parameters(
+        signature,
+        (*only, *either),
+        {parameter.name: parameter for parameter in (*either, *by_kind[kinds.KEYWORD_ONLY])},
+        next(iter(by_kind[kinds.VAR_POSITIONAL]), nothing),
+        next(iter(by_kind[kinds.VAR_KEYWORD]), nothing),
+    )
 
 
-def _names_of_positional(signature: inspect.Signature, count: int) -> Iterator[str]:
-    parameters = iter(signature.parameters.values())
-    for index in range(count):
-        parameter = next(parameters)
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            yield from (f"{parameter.name}[{rest}]" for rest in range(count - index))
-            return
-        yield parameter.name
+_KINDS = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.VAR_KEYWORD,
+)
 
 
-def _name_of_keywords(signature: inspect.Signature) -> str:
-    kind = inspect.Parameter.VAR_KEYWORD
-    return next((parameter.name for parameter in signature.parameters.values() if parameter.kind is kind), "")
-
-
-def _mark_in(function: Callable[..., Any], name: str, annotation: Any) -> Mark | None:
-    where = f"{getattr(function, '__qualname__', function)}: parameter {name!r}"
-    extras = list(_extras(_evaluated(where, function, annotation)))
-    marks = [extra for extra in extras if _is_mark(extra)]
-    for unknown in (extra for extra in extras if isinstance(extra, _Unknown)):
-        raise RegistrationError(
-            f"{where} is annotated with {unknown.name}, which only type checkers see and which may be a mark; import "
-            "it outside of `if TYPE_CHECKING`"
-        )
-    if not marks:
-        return None
-    if len(marks) > 1:
-        raise RegistrationError(f"{where} has {len(marks)} marks, expected one of Shard, Replicate and PerRank")
-    mark: Mark = marks[0]() if isinstance(marks[0], type) else marks[0]
-    if mark.has_value:
-        raise RegistrationError(
-            f"{where} has the mark {mark!r}; a value belongs to a call, a parameter has the bare mark"
-        )
-    return mark
-
-
-def _is_mark(extra: Any) -> bool:
-    return isinstance(extra, Mark) or (isinstance(extra, type) and issubclass(extra, Mark))
-
-
-def _extras(annotation: Any) -> Iterator[Any]:
-    """What `Annotated` adds, also inside `Annotated[Batch, Shard] | None`."""
-    if get_origin(annotation) is Annotated:
-        yield from get_args(annotation)[1:]
-    elif get_origin(annotation) in (Union, UnionType):
-        for choice in get_args(annotation):
-            yield from _extras(choice)
-
-
-def _evaluated(where: str, function: Callable[..., Any], annotation: Any) -> Any:
-    if not isinstance(annotation, str) or not any(name in annotation for name in _NAMES_OF_MARKS):
-        return annotation
-    module = sys.modules.get(function.__module__)
-    names = getattr(function, "__globals__", vars(module) if module else {})
-    try:
-        return eval(annotation, names, _Names(names))  # noqa: S307  the method's own source text, as typing evaluates it
-    except Exception as problem:
-        raise RegistrationError(f"{where}: its annotation {annotation} cannot be evaluated ({problem})") from problem
-
-
-class _Names(dict[str, Any]):
-    """Names for an annotation; what exists only for type checkers has a stand-in, for marks are all that matters."""
-
-    def __missing__(self, name: str) -> Any:
-        builtins = vars(sys.modules["builtins"])
-        return _NAMES_OF_MARKS.get(name) or builtins.get(name) or _Unknown(name)
-
-
-class _Unknown:
-    """A type that cannot be seen at run time; whatever is done to it gives another one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _NAMES_OF_MARKS.get(name) or _Unknown(f"{self.name}.{name}")
-
-    def __getitem__(self, _: Any) -> _Unknown:
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> _Unknown:
-        return self
-
-    def __or__(self, other: Any) -> Any:
-        return Union[other, Any]  # noqa: UP007  `|` has no meaning for a stand-in
-
-    __ror__ = __or__
+def _without_worker(signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    takes_it = parameters and parameters[0].kind in _KINDS[:2]
+    return signature.replace(parameters=parameters[1:]) if takes_it else signature

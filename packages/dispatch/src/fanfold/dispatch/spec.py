@@ -6,9 +6,9 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from fanfold.dispatch.annotations import marks_of
 from fanfold.dispatch.errors import RegistrationError
 from fanfold.dispatch.modes import Dispatch, Execute
-from fanfold.dispatch.signature import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
