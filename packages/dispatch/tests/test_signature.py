@@ -14,7 +14,7 @@ class Trainer:
 
     def every(self, *parts: Annotated[list[int], PerRank], **named: Annotated[Rows[int], Shard]) -> None: ...
 
-    def boundless(*args: Any) -> None: ...  # type: ignore[misc]
+    def boundless(*args: Any) -> None: ...
 
 
 def test_the_worker_itself_is_no_parameter() -> None:
