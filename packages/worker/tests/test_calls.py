@@ -83,7 +83,7 @@ def test_timeout_of_a_wait_does_not_end_the_call(group: WorkerGroup[Gated]) -> N
 
 
 def test_own_limit_ends_the_call_and_names_the_ranks(group: WorkerGroup[Gated]) -> None:
-    with pytest.raises(WaitTimeoutError, match="within 0.02 s"):
+    with pytest.raises(WaitTimeoutError, match=r"within 0\.02 s"):
         group.wait.options(timeout=0.02)("t2", (1, 2))
     with pytest.raises(BusyRankError, match=r"rank 1 \(.*\) has been inside Gated\.wait for \d+\.\d s, rank 2"):
         group.quick.options(timeout=0.02)()

@@ -225,9 +225,9 @@ def test_recover_renews_nothing_that_is_well() -> None:
 
 
 def test_recover_needs_a_backend_that_can() -> None:
-    with WorkerGroup([1], Hooked, backend=FaultyBackend(InlineBackend())) as group:
-        with pytest.raises(GroupUsageError, match="the faulty inline backend cannot replace ranks"):
-            group.recover()
+    blind = WorkerGroup([1], Hooked, backend=FaultyBackend(InlineBackend()))
+    with blind, pytest.raises(GroupUsageError, match="the faulty inline backend cannot replace ranks"):
+        blind.recover()
     attached: WorkerGroup[Any] = WorkerGroup.__new__(WorkerGroup)
     with WorkerGroup([1], Hooked) as owner:
         attached._adopt(owner._backend, owner._members, Hooked, "x-", owned=False)
@@ -245,9 +245,9 @@ def test_attached_group_only_lets_go() -> None:
 
 
 def test_groups_of_threads_do_not_pickle() -> None:
-    with WorkerGroup([1], Gated, backend=ThreadsBackend()) as group:
-        with pytest.raises(NotPicklableError, match="only the driver's process reaches ranks of the threads backend"):
-            pickle.dumps(group)
+    message = "only the driver's process reaches ranks of the threads backend"
+    with WorkerGroup([1], Gated, backend=ThreadsBackend()) as group, pytest.raises(NotPicklableError, match=message):
+        pickle.dumps(group)
 
 
 def test_inline_group_in_another_process_is_refused() -> None:

@@ -87,6 +87,7 @@ class ProcessesBackend:
             raise
 
     def _launch(self, order: StartOrder, info: RankInfo, board: Switchboard) -> RankLink:
+        recipe = parcel(order.recipe.for_rank(info.rank), f"the recipe of {order.recipe.cls.__qualname__}")
         here, there = socket.socketpair()
         here.setblocking(False)
         with there:
@@ -101,7 +102,6 @@ class ProcessesBackend:
             )
         link = RankLink(info, order.names[info.rank], process, here, self._changed)
         board.add(link)
-        recipe = parcel(order.recipe.for_rank(info.rank), f"the recipe of {order.recipe.cls.__qualname__}")
         link.post(say.Boot(info, link.name, list(sys.path), list(sys.argv), recipe))
         board.wake()
         return link

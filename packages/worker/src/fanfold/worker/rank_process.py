@@ -97,11 +97,11 @@ class RankProcess:
         os._exit(1)  # the main thread is still in a method, and nobody is left to wait for it
 
     def _driver_lives(self) -> bool:
-        if not select.select([self._connection], [], [], LOOK_AROUND)[0]:
-            return os.getppid() == self._driver
         try:
+            if not select.select([self._connection], [], [], LOOK_AROUND)[0]:
+                return os.getppid() == self._driver
             return self._decoder.receive(self._connection)
-        except ConnectionError:
+        except OSError:
             return False
 
     def _hear(self, message: Any, server: RankServer) -> None:
@@ -117,9 +117,21 @@ class RankProcess:
 
 
 def _begin(message: say.Run, worker: Any) -> Any:
-    args = [opened(value, readonly=message.readonly) for value in message.args]
-    kwargs = {name: opened(value, readonly=message.readonly) for name, value in message.kwargs.items()}
-    return callable_of(worker, opened(message.method))(*args, **kwargs)
+    method, args, kwargs = _unpacked(message)
+    return callable_of(worker, method)(*args, **kwargs)
+
+
+def _unpacked(message: say.Run) -> tuple[Any, list[Any], dict[str, Any]]:
+    try:
+        args = [opened(value, readonly=message.readonly) for value in message.args]
+        kwargs = {name: opened(value, readonly=message.readonly) for name, value in message.kwargs.items()}
+        return opened(message.method), args, kwargs
+    except (ImportError, AttributeError) as error:
+        error.add_note(
+            "What defines a class or function of the call has to be importable on the rank too; the rank has the "
+            "driver's sys.path."
+        )
+        raise
 
 
 def main(descriptor: int) -> int:
@@ -127,5 +139,4 @@ def main(descriptor: int) -> int:
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         cast("Any", stream).reconfigure(line_buffering=True)
-    with socket.socket(fileno=descriptor) as connection:
-        return RankProcess(connection).run()
+    return RankProcess(socket.socket(fileno=descriptor)).run()
