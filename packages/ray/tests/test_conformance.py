@@ -9,8 +9,6 @@ from fanfold.ray import RayResourcePool, RayWorkerGroup
 from fanfold.worker.testing import Ability, Conformance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ray.cluster_utils import Cluster
 
 
@@ -19,8 +17,8 @@ class TestRay(Conformance):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def on_cluster(cls, two_nodes: Cluster) -> Iterator[None]:
-        return
+    def on_cluster(cls, two_nodes: Cluster) -> None:
+        """Be in a cluster before anything is made."""
 
     @classmethod
     def make_group(cls, pool: Any, recipe: Any, **options: Any) -> RayWorkerGroup[Any]:

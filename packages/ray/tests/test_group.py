@@ -16,6 +16,7 @@ from fanfold.worker import (
     NotPicklableError,
     PoolError,
     RankEnvironmentError,
+    RecipeError,
     WaitTimeoutError,
     Worker,
     WorkerLostError,
@@ -47,7 +48,7 @@ def group(two_nodes: Cluster) -> Iterator[RayWorkerGroup[Plain]]:
     pool = RayResourcePool([2, 2], cpus_per_process=0.5)
     recipe = RayClassWithInitArgs(Plain, start=10)
     with pool, RayWorkerGroup(pool, recipe, name_prefix="g", worker_env={"COLOR": "red"}) as group:
-        yield group  # type: ignore[misc]
+        yield group
 
 
 def own_actors() -> list[str]:
@@ -94,7 +95,8 @@ def test_raw_handles_are_plain_ray_handles(group: RayWorkerGroup[Plain]) -> None
     assert ray.get(handle.class_limit.remote(), timeout=30) == 3
     assert ray.get(handle._hidden.remote(), timeout=30) == "found"
     assert [ray.get(item, timeout=30) for item in handle.count.remote(3)] == [0, 1, 2]
-    assert ray.get(ray.get_actor("gPlain_1:0").add.remote(-5), timeout=30) == 10
+    named: Any = ray.get_actor("gPlain_1:0")
+    assert ray.get(named.add.remote(-5), timeout=30) == 10
     with pytest.raises(TypeError, match="unexpected keyword argument 'tiems'"):
         handle.add.remote(1, tiems=1)
     with pytest.raises(TypeError, match="missing a required argument"):
@@ -237,8 +239,17 @@ def test_decorated_classes_are_taken_and_recipes_not_changed(pair: RayResourcePo
         recipe.update_options({"num_gpus": 1, "lifetime": "detached"})
 
 
+def test_a_recipe_without_arguments_is_enough_for_attaching_only(pair: RayResourcePool) -> None:
+    recipe = RayClassWithInitArgs(Fragile)
+    assert recipe.cls is Fragile
+    with pytest.raises(RecipeError, match="bad_rank"):
+        RayWorkerGroup(pair, recipe)
+    with pytest.raises(RecipeError, match="'bad_rnak'"):
+        RayClassWithInitArgs(Fragile, bad_rnak=1)
+
+
 def test_names_do_not_come_from_the_users_random_state(pair: RayResourcePool) -> None:
-    groups = []
+    groups: list[RayWorkerGroup] = []
     for _ in range(2):
         random.seed(1234)
         groups.append(RayWorkerGroup(pair, Plain))

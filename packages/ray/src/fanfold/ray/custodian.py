@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 _WATCH_EVERY = 1.0  # seconds
-_SILENT_START = 30.0  # seconds without a word of the driver that starts the group: it is gone
+_SILENT_START = 20.0  # seconds without a word of the driver that starts the group: it is gone
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from fanfold.ray.refs import Actor
     from fanfold.ray.sidedoor import Doorbell
 
-WorkerT = TypeVar("WorkerT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    WorkerT = TypeVarWithDefault("WorkerT", default=Any)  # what a recipe holds is not known to a type checker
+else:
+    WorkerT = TypeVar("WorkerT")
 
 
 class RayWorkerGroup(WorkerGroup[WorkerT]):

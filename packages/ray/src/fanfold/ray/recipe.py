@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from fanfold.worker import ClassWithInitArgs, GroupUsageError
+from fanfold.worker import ClassWithInitArgs, GroupUsageError, RecipeError
 
 from ray.actor import ActorClass
 
@@ -27,12 +27,31 @@ class RayClassWithInitArgs(ClassWithInitArgs):
         kwargs: Keyword arguments of its constructor.
 
     Raises:
-        GroupUsageError: `cls` is not a class.
+        RecipeError: `cls` is not a class, or its constructor does not take these arguments. Without any arguments this
+            is said when a group is started: for attaching to workers that exist, the class is enough.
     """
 
     def __init__(self, cls: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(plain_class(cls), *args, **kwargs)
+        plain = plain_class(cls)
+        self._missing: RecipeError | None = None
+        try:
+            super().__init__(plain, *args, **kwargs)
+        except RecipeError as error:
+            if args or kwargs or not isinstance(plain, type):
+                raise
+            # Without any arguments it may be meant for attaching, where nothing is built.
+            self.cls, self.args, self.kwargs, self._missing = plain, (), {}, error
         self._options = {key: value for key, value in _options_of(cls).items() if key not in DECIDED_BY_GROUP}
+
+    def check(self, world_size: int) -> None:
+        """Refuse a start with arguments that the constructor does not take, or lists of another length.
+
+        Raises:
+            GroupUsageError: Names the argument, what it has and what the group needs.
+        """
+        if self._missing is not None:
+            raise self._missing
+        super().check(world_size)
 
     @property
     def options(self) -> dict[str, Any]:

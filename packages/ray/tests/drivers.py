@@ -1,0 +1,41 @@
+"""Drivers of their own processes, as scripts that connect to the tests' cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+START = """
+import json, sys
+import ray
+from fanfold.ray import *
+from sample_workers import *
+ray.init(address={address!r}, namespace={namespace!r}, log_to_driver=False, logging_level="ERROR")
+def say(value):
+    print("said " + json.dumps(value), flush=True)
+"""
+
+
+def script(body: str, address: str, namespace: str = "fanfold") -> str:
+    return START.format(address=address, namespace=namespace) + textwrap.dedent(body)
+
+
+def run(body: str, address: str, namespace: str = "fanfold") -> list[Any]:
+    """Run a driver to its end and return what it said."""
+    command = [sys.executable, "-c", script(body, address, namespace)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line.removeprefix("said ")) for line in done.stdout.splitlines() if line.startswith("said ")]
+
+
+def begin(body: str, address: str, namespace: str = "fanfold") -> subprocess.Popen[str]:
+    """Start a driver and return when it has said something."""
+    command = [sys.executable, "-c", script(body, address, namespace)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    if not driver.stdout.readline().startswith("said "):
+        raise AssertionError(driver.communicate(timeout=30)[1])
+    return driver
