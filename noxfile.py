@@ -147,13 +147,16 @@ def wheel(session: nox.Session, name: str) -> Path:
     return BUILT[name]
 
 
-def install_alone(session: nox.Session, bin_folder: Path, name: str, *options: str | Path) -> None:
-    """Install the wheels of a package and of its declared siblings, and what the options add; nothing else.
+def install_alone(
+    session: nox.Session, bin_folder: Path, name: str, *options: str, groups: tuple[str, ...] = ()
+) -> None:
+    """Install the wheels of a package and of its declared siblings, and what options and groups add; nothing else.
 
     The wheels are given by path, and what was installed is compared with them: the version stays the same from build to
     build, and a cached older wheel of that version would be taken without a word.
     """
-    wheels = {each: wheel(session, each) for each in (name, *declared_siblings(PACKAGES, name))}
+    wheels = {each: wheel(session, each) for each in (name, *declared_siblings(PACKAGES, name, *groups))}
+    added = [f"--group={PACKAGES[name].folder}/pyproject.toml:{group}" for group in groups]
     refresh = [f"--refresh-package={PACKAGES[each].distribution}" for each in wheels]
     command: tuple[str | Path, ...] = (
         UV,
@@ -165,7 +168,7 @@ def install_alone(session: nox.Session, bin_folder: Path, name: str, *options: s
         bin_folder / "python",
         *refresh,
     )
-    run(session, *command, *wheels.values(), *options)
+    run(session, *command, *wheels.values(), *options, *added)
     (site_packages,) = bin_folder.parent.glob("lib/python*/site-packages")
     stale = [file for path in wheels.values() for file in stale_files(path, site_packages)]
     if stale:
@@ -252,7 +255,7 @@ def boundaries(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str, version: str) -> None:
     """Test one package alone: its wheel, its declared siblings' wheels, its test group, outside src."""
     bin_folder = fresh(session, f"tests-{package}-{version}", version)
-    install_alone(session, bin_folder, package, "--group", f"{PACKAGES[package].folder}/pyproject.toml:test")
+    install_alone(session, bin_folder, package, groups=("test",))
     run_tests_alone(session, bin_folder, package)
 
 
@@ -261,10 +264,9 @@ def tests(session: nox.Session, package: str, version: str) -> None:
 def lowest(session: nox.Session, package: str, version: str) -> None:
     """Test one package alone with the lowest versions of what it requires."""
     bin_folder = fresh(session, f"lowest-{package}-{version}", version)
-    names = (package, *declared_siblings(PACKAGES, package))
+    names = (package, *declared_siblings(PACKAGES, package, "test"))
     projects = [f"--requirements={PACKAGES[name].folder}/pyproject.toml" for name in names]
-    group = f"{PACKAGES[package].folder}/pyproject.toml:test"
-    install_alone(session, bin_folder, package, "--resolution=lowest-direct", *projects, "--group", group)
+    install_alone(session, bin_folder, package, "--resolution=lowest-direct", *projects, groups=("test",))
     run(session, UV, "pip", "list", "--python", bin_folder / "python")
     run_tests_alone(session, bin_folder, package)
 

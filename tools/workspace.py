@@ -3,6 +3,7 @@
 import re
 import tomllib
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,18 @@ def read_workspace(root: Path = ROOT) -> dict[str, Package]:
     return {folder.name: read_package(folder) for folder in folders}
 
 
-def declared_siblings(packages: dict[str, Package], name: str) -> tuple[str, ...]:
-    """The packages that `name` declares, and those that they declare in turn; without `name` itself.
+def declared_siblings(packages: dict[str, Package], name: str, *groups: str) -> tuple[str, ...]:
+    """The packages that `name` declares, also in these of its groups, and those that they declare in turn.
 
-    An installation of `name` alone may hold these and nothing else of the workspace.
+    An installation of `name` alone may hold these and nothing else of the workspace; `name` itself is left out.
     """
     by_distribution = {package.distribution: package.name for package in packages.values()}
-    found: dict[str, None] = {}
-    waiting = [name]
+    own = packages[name]
+    waiting = [*own.requirements, *chain.from_iterable(own.groups.get(group, ()) for group in groups)]
+    found: set[str] = set()
     while waiting:
-        names = (by_distribution.get(requirement_name(text)) for text in packages[waiting.pop()].requirements)
-        new = [sibling for sibling in names if sibling is not None and sibling != name and sibling not in found]
-        found.update(dict.fromkeys(new))
-        waiting.extend(new)
+        sibling = by_distribution.get(requirement_name(waiting.pop()))
+        if sibling is not None and sibling != name and sibling not in found:
+            found.add(sibling)
+            waiting.extend(packages[sibling].requirements)
     return tuple(sorted(found))

@@ -32,6 +32,18 @@ def test_siblings_of_siblings_count_and_extras_do_not() -> None:
     assert declared_siblings(packages, "a") == ("b", "c")
 
 
+def test_siblings_of_a_group_count_where_the_group_is_asked_for() -> None:
+    groups = {"test": ("fanfold-b[testing]", "pytest")}
+    packages = {
+        "a": Package("a", Path("a"), "fanfold-a", "0.1.0", (), {}, groups),
+        "b": package("b", "fanfold-c"),
+        "c": package("c"),
+    }
+
+    assert declared_siblings(packages, "a", "test") == ("b", "c")
+    assert declared_siblings(packages, "a") == ()
+
+
 def test_packages_that_require_each_other_end() -> None:
     packages = {"a": package("a", "fanfold-b"), "b": package("b", "fanfold-a")}
 
