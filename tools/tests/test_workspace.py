@@ -33,7 +33,7 @@ def test_siblings_of_siblings_count_and_extras_do_not() -> None:
 
 
 def test_siblings_of_a_group_count_where_the_group_is_asked_for() -> None:
-    groups = {"test": ("fanfold-b[testing]", "pytest")}
+    groups: dict[str, tuple[str, ...]] = {"test": ("fanfold-b[testing]", "pytest")}
     packages = {
         "a": Package("a", Path("a"), "fanfold-a", "0.1.0", (), {}, groups),
         "b": package("b", "fanfold-c"),
