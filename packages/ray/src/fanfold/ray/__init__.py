@@ -3,6 +3,7 @@
 from fanfold.ray.addresses import address_sort_key
 from fanfold.ray.attach import attach
 from fanfold.ray.backend import RayBackend
+from fanfold.ray.bundles import BundlePlace
 from fanfold.ray.connect import NAMESPACE, connect
 from fanfold.ray.custodian import GroupState
 from fanfold.ray.errors import (
@@ -15,7 +16,15 @@ from fanfold.ray.errors import (
     PlacementError,
 )
 from fanfold.ray.group import RayWorkerGroup
-from fanfold.ray.placement import BundlePlace, RayResourcePool, sort_placement_group_by_node_ip
+from fanfold.ray.helpers import parallel_put, ray_noset_visible_devices
+from fanfold.ray.placement import RayResourcePool, sort_placement_group_by_node_ip
+from fanfold.ray.pools import (
+    ResourcePoolManager,
+    SubRayResourcePool,
+    extract_pg_from_exist,
+    merge_resource_pool,
+    split_resource_pool,
+)
 from fanfold.ray.recipe import RayClassWithInitArgs
 from fanfold.ray.registry import list_groups, stop_group
 from fanfold.worker import (
@@ -39,13 +48,20 @@ __all__ = [
     "RayClassWithInitArgs",
     "RayResourcePool",
     "RayWorkerGroup",
+    "ResourcePoolManager",
+    "SubRayResourcePool",
     "address_sort_key",
     "attach",
     "connect",
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",
     "create_colocated_worker_raw_cls",
+    "extract_pg_from_exist",
     "list_groups",
+    "merge_resource_pool",
+    "parallel_put",
+    "ray_noset_visible_devices",
     "sort_placement_group_by_node_ip",
+    "split_resource_pool",
     "stop_group",
 ]

@@ -31,7 +31,8 @@ from ray.exceptions import GetTimeoutError, RayActorError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fanfold.ray.placement import BundlePlace, RayResourcePool
+    from fanfold.ray.bundles import BundlePlace
+    from fanfold.ray.placement import RayResourcePool
 
 _LAST_WORDS = 2.0  # seconds for Ray to say how an actor that is gone went
 

@@ -15,7 +15,7 @@ from fanfold.dispatch import Dispatch, Mesh, specs_of
 
 if TYPE_CHECKING:
     from fanfold.ray.actors import RankAnswer
-    from fanfold.ray.placement import BundlePlace
+    from fanfold.ray.bundles import BundlePlace
     from fanfold.ray.sidedoor import Doorbell
     from fanfold.worker import StartedRank
 

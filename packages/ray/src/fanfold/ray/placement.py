@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from fanfold.ray.addresses import AddressKey, address_sort_key
+from fanfold.ray.bundles import SEATS, BundlePlace
 from fanfold.ray.cluster import cluster_has, node_addresses, require_cluster
 from fanfold.ray.placing import PlacementOrder, place, remove
 from fanfold.worker import Deadline, PoolError, ResourcePool, Slot
@@ -16,7 +16,7 @@ from fanfold.worker import Deadline, PoolError, ResourcePool, Slot
 from ray.util import placement_group_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ray.util.placement_group import PlacementGroup
 
@@ -24,27 +24,6 @@ PLACEMENT_LIMIT = 60.0  # seconds until a pool is placed: a busy cluster may fre
 
 _SMALLEST_SHARE = 1e-4  # Ray counts resources in ten-thousandths
 _ACCELERATOR_PREFIX = "accelerator_type:"
-
-
-@dataclass(frozen=True)
-class BundlePlace:
-    """Where one rank of a pool sits.
-
-    Attributes:
-        rank: Number in the pool, from 0.
-        slot: The same place as the pool numbers it.
-        placement_group: The placement group that holds its bundle.
-        bundle_index: Number of the bundle in that placement group.
-        node_id: Ray's id of the node.
-        address: Address of the node.
-    """
-
-    rank: int
-    slot: Slot
-    placement_group: PlacementGroup = field(repr=False)
-    bundle_index: int
-    node_id: str
-    address: str
 
 
 class RayResourcePool(ResourcePool):
@@ -62,6 +41,8 @@ class RayResourcePool(ResourcePool):
         detached: Whether the placement groups outlive this driver; groups in it have to be detached too.
         accelerator_type: A kind of accelerator, as Ray names them ("H100"), or a custom resource that nodes have.
         cpus_per_process: CPUs in each bundle; fractions are fine.
+        resources_per_process: Custom resources in each bundle, as other accelerators are: `{"NPU": 1}`.
+        label_selector: Labels that the nodes have to have, as Ray writes them: `{"market-type": "!spot"}`.
         placement_timeout: Seconds to wait for room that others hold.
         join_wait: Seconds to wait for nodes that still join, where the cluster as it is can never place the pool.
 
@@ -80,6 +61,8 @@ class RayResourcePool(ResourcePool):
         accelerator_type: str | None = None,
         cpus_per_process: float = 1.0,
         *,
+        resources_per_process: Mapping[str, float] | None = None,
+        label_selector: Mapping[str, str] | None = None,
         placement_timeout: float = PLACEMENT_LIMIT,
         join_wait: float = 0.0,
     ) -> None:
@@ -89,12 +72,13 @@ class RayResourcePool(ResourcePool):
         self.detached = detached
         self.accelerator_type = accelerator_type
         self.cpus_per_process = float(cpus_per_process)
+        self.resources_per_process = dict(resources_per_process or {})
+        self.label_selector = dict(label_selector or {})
         self.placement_timeout = placement_timeout
         self.join_wait = join_wait
         self._check_cpus()
         self._strategy = "STRICT_PACK"
         self._groups: list[PlacementGroup] | None = None
-        self._residents: Counter[str] = Counter()
 
     def _check_cpus(self) -> None:
         if not self.cpus_per_process >= _SMALLEST_SHARE * self.max_colocate_count:
@@ -127,18 +111,22 @@ class RayResourcePool(ResourcePool):
 
     def bundle(self) -> dict[str, float]:
         """Return what is set aside for each process."""
-        resources = {"CPU": self.cpus_per_process}
+        resources = {"CPU": self.cpus_per_process, **self.resources_per_process}
         if self.wants_gpu():
             resources["GPU"] = 1.0
         if self.accelerator_type:
             resources[_accelerator_resource(self.accelerator_type)] = _SMALLEST_SHARE
         return resources
 
-    def share(self) -> dict[str, float]:
+    def share(self) -> dict[str, Any]:
         """Return what one worker takes of its bundle, as the options of an actor."""
-        cpus = _part(self.cpus_per_process, self.max_colocate_count)
-        gpus = _part(1.0, self.max_colocate_count) if self.wants_gpu() else 0.0
-        return {"num_cpus": cpus, "num_gpus": gpus}
+        parts = {name: _part(amount, self.max_colocate_count) for name, amount in self.bundle().items()}
+        custom = {name: parts[name] for name in self.resources_per_process}
+        return {
+            "num_cpus": parts["CPU"],
+            "num_gpus": parts.get("GPU", 0.0),
+            **({"resources": custom} if custom else {}),
+        }
 
     def get_placement_groups(self, strategy: str = "STRICT_PACK", name: str | None = None) -> list[PlacementGroup]:
         """Return the placement groups in the order of ranks, making them at the first call.
@@ -182,6 +170,7 @@ class RayResourcePool(ResourcePool):
             strategy=strategy,
             lifetime="detached" if self.detached else None,
             join_wait=self.join_wait,
+            labels=self.label_selector,
         )
         groups = place(order, Deadline(self.placement_timeout, f"the placement of {self!r}"))
         return _by_address_within_sizes(groups)
@@ -198,11 +187,15 @@ class RayResourcePool(ResourcePool):
         addresses = node_addresses()
         if self._strategy != "STRICT_PACK":
             where.sort(key=lambda item: (address_sort_key(addresses[item[2]]), item[2]))
-        slots = super().slots() if self._strategy == "STRICT_PACK" else _slots_by_node([node for *_, node in where])
+        where = self._part_of(where)
+        entries = [group.id.hex() if self._strategy == "STRICT_PACK" else node for group, _, node in where]
         return [
             BundlePlace(slot.rank, slot, group, index, node, addresses[node])
-            for slot, (group, index, node) in zip(slots, where, strict=True)
+            for slot, (group, index, node) in zip(_slots_by(entries), where, strict=True)
         ]
+
+    def _part_of(self, where: list[tuple[PlacementGroup, int, str]]) -> list[tuple[PlacementGroup, int, str]]:
+        return where
 
     def slots(self) -> tuple[Slot, ...]:
         """The place of each rank, in rank order; as it really is where an entry may be on several nodes."""
@@ -230,35 +223,32 @@ class RayResourcePool(ResourcePool):
         Raises:
             PoolError: As many groups as may share a bundle are in it already.
         """
-        keys = [_bundle_key(place) for place in places]
-        full = [
-            place for place, key in zip(places, keys, strict=True) if self._residents[key] >= self.max_colocate_count
-        ]
+        full = [place for place in places if SEATS.taken(place) >= self.max_colocate_count]
         if full:
             raise PoolError(
                 f"group {group!r} cannot start in {self!r}: max_colocate_count={self.max_colocate_count} groups are in "
                 f"it already (rank {full[0].rank}); close one, or make the pool with a greater max_colocate_count"
             )
-        self._residents.update(keys)
+        SEATS.take(places)
 
     def discharge(self, places: Sequence[BundlePlace]) -> None:
         """Note that a group has left these bundles."""
-        self._residents.subtract([_bundle_key(place) for place in places])
+        SEATS.give_back(places)
 
     @property
     def has_residents(self) -> bool:
         """Whether a group that this process started lives in the pool."""
-        return any(count > 0 for count in self._residents.values())
+        return self._groups is not None and SEATS.any_in(self._groups)
 
     def close(self) -> None:
         """Remove the placement groups and whatever runs in them; closing twice is fine.
 
         A detached pool with a detached group in it is only let go of; it goes when the group is stopped.
         """
-        groups, self._groups = self._groups, None
         if not (self.detached and self.has_residents):
-            remove(groups or [])
-        self._residents.clear()
+            remove(self._groups or [])
+            SEATS.forget(self._groups or [])
+        self._groups = None
 
     @classmethod
     def adopt(
@@ -267,7 +257,7 @@ class RayResourcePool(ResourcePool):
         """Make a pool of placement groups that exist, in the order of ranks."""
         pool = cls(process_on_nodes, detached=True, **attributes)
         pool._groups = list(groups)
-        pool._residents.update(_bundle_key(place) for place in pool.bundles())
+        SEATS.take(pool.bundles())
         return pool
 
     def __enter__(self) -> Self:
@@ -302,24 +292,20 @@ def _by_address_within_sizes(groups: Sequence[PlacementGroup]) -> list[Placement
     return ordered
 
 
-def _slots_by_node(nodes: Sequence[str]) -> list[Slot]:
-    order = list(dict.fromkeys(nodes))
+def _slots_by(entries: Sequence[str]) -> list[Slot]:
+    order = {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
     seen: Counter[str] = Counter()
-    sizes = Counter(nodes)
+    sizes = Counter(entries)
     slots = []
-    for rank, node in enumerate(nodes):
-        slots.append(Slot(rank, order.index(node), seen[node], sizes[node]))
-        seen[node] += 1
+    for rank, entry in enumerate(entries):
+        slots.append(Slot(rank, order[entry], seen[entry], sizes[entry]))
+        seen[entry] += 1
     return slots
 
 
 def _node_ids(group: PlacementGroup) -> dict[int, str]:
     row: dict[str, Any] = placement_group_table(group)
     return dict(row["bundles_to_node_id"])
-
-
-def _bundle_key(place: BundlePlace) -> str:
-    return f"{place.placement_group.id.hex()}:{place.bundle_index}"
 
 
 def _part(amount: float, parts: int) -> float:

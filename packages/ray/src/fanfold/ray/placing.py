@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.cluster import node_states
 from fanfold.ray.errors import NameTakenError, PlacementError
 from fanfold.ray.feasibility import NodeState, Resources, is_hopeless, need_of, separate_nodes, shortage_table
-from fanfold.worker import Deadline
+from fanfold.worker import Deadline, PoolError
 
 import ray
 from ray.exceptions import RaySystemError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ray.util.placement_group import PlacementGroup
 
@@ -35,6 +36,7 @@ class PlacementOrder:
         strategy: Ray's placement strategy.
         lifetime: `"detached"`, or None for the lifetime of this driver.
         join_wait: Seconds to wait for nodes that are still joining before the order is refused as impossible.
+        labels: Labels that the nodes have to have, as Ray's label selectors write them.
     """
 
     names: Sequence[str]
@@ -43,6 +45,7 @@ class PlacementOrder:
     strategy: str
     lifetime: str | None
     join_wait: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def needs(self) -> list[Resources]:
         """What each placement group asks of the node it sits on; a bundle may sit anywhere unless strictly packed."""
@@ -104,7 +107,12 @@ def _make(order: PlacementOrder, name: str, count: int, target: str | None) -> P
         # The wish for a node is Ray's one private argument here: bundles know no node affinity, and the public
         # resource `node:<address>` cannot tell two nodes on one address apart.
         made: PlacementGroup = placement_group(
-            bundles, strategy=order.strategy, name=name, lifetime=order.lifetime, _soft_target_node_id=target
+            bundles,
+            strategy=order.strategy,
+            name=name,
+            lifetime=order.lifetime,
+            _soft_target_node_id=target,
+            **_label_argument(order.labels, count),
         )
     except RaySystemError as error:
         if "already exists" not in str(error):
@@ -114,6 +122,16 @@ def _make(order: PlacementOrder, name: str, count: int, target: str | None) -> P
             "remove what is left of the old one (fanfold.ray.stop_group for a detached group)"
         ) from error
     return made
+
+
+def _label_argument(labels: Mapping[str, str], count: int) -> dict[str, Any]:
+    if not labels:
+        return {}
+    if "bundle_label_selector" not in inspect.signature(placement_group).parameters:
+        raise PoolError(
+            f"label_selector={dict(labels)} needs a newer Ray: {ray.__version__} places no bundles by labels"
+        )
+    return {"bundle_label_selector": [dict(labels)] * count}
 
 
 def _wait_until_created(order: PlacementOrder, groups: Sequence[PlacementGroup], deadline: Deadline) -> None:

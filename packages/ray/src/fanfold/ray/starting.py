@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanfold.ray.placement import BundlePlace
+    from fanfold.ray.bundles import BundlePlace
     from fanfold.ray.refs import Actor, Ref
 
     from ray.util.placement_group import PlacementGroup
