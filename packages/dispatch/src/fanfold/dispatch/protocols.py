@@ -16,9 +16,11 @@ class GroupLike(Protocol):
     @property
     def world_size(self) -> int:
         """W: the number of ranks."""
+        ...
 
     def mesh(self, name: str) -> Mesh:
         """The rank tables registered under `name`."""
+        ...
 
 
 @runtime_checkable
@@ -27,13 +29,17 @@ class BatchLike(Protocol):
 
     def __len__(self) -> int:
         """B: the number of rows."""
+        ...
 
     def __getitem__(self, rows: slice, /) -> Any:
         """Rows a to b as a batch, without changing this one."""
+        ...
 
     def chunk(self, chunks: int, /) -> Sequence[Self]:
         """The batch in equal parts; its presence tells a batch from a mere sequence."""
+        ...
 
     @staticmethod
     def concat(batches: Any, /) -> Any:
         """One batch of all rows of `batches`, in order."""
+        ...
