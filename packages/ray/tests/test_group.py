@@ -75,6 +75,20 @@ def test_names_and_places(group: RayWorkerGroup[Plain]) -> None:
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
 
 
+def test_placement_says_where_each_rank_runs(group: RayWorkerGroup[Plain]) -> None:
+    assert isinstance(group.resource_pool, RayResourcePool)
+    places = group.placement()
+    assert [(place.rank, place.name) for place in places] == list(enumerate(group.worker_names))
+    assert [place.node_id for place in places] == [place.node_id for place in group.resource_pool.bundles()]
+    assert [place.pid for place in places] == group.execute(lambda _worker: __import__("os").getpid())
+    assert [place.bundle_index for place in places] == [0, 1, 0, 1]
+    groups = [place.placement_group.id for place in places if place.placement_group is not None]
+    assert groups == [place.placement_group.id for place in group.resource_pool.bundles()]
+    joined = RayWorkerGroup(worker_handles=group.workers[2:], ray_cls_with_init=Plain)
+    assert [place.pid for place in joined.placement()] == [place.pid for place in places[2:]]
+    assert [place.rank for place in group[1:3].placement()] == [1, 2]
+
+
 def test_methods_run_where_the_constructor_ran(group: RayWorkerGroup[Plain]) -> None:
     assert group.threads() == [(True, True)] * 4
 
@@ -156,7 +170,10 @@ def test_a_rank_that_dies_is_named_at_once(pair: RayResourcePool) -> None:
             group.fail_on(1, "exit", others_sleep=8)
         assert time.monotonic() - began < 6
         assert "failed on rank 1" in str(caught.value)
-        assert "worker dPlain_1:0 (pid " in str(caught.value)
+        assert "worker dPlain_1:0 (rank 1, pid " in str(caught.value)
+        assert "its process ended without a word" in str(caught.value)
+        assert isinstance(caught.value, WorkerLostError)
+        assert caught.value.log[-1] == "these are my last words"
         with pytest.raises(WorkerLostError, match="rank 1"):
             group.where()
 

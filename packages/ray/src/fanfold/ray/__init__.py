@@ -3,7 +3,7 @@
 from fanfold.ray.addresses import address_sort_key
 from fanfold.ray.attach import attach
 from fanfold.ray.backend import RayBackend
-from fanfold.ray.bundles import BundlePlace
+from fanfold.ray.bundles import BundlePlace, RankPlacement
 from fanfold.ray.connect import NAMESPACE, connect
 from fanfold.ray.custodian import GroupState
 from fanfold.ray.errors import (
@@ -44,6 +44,7 @@ __all__ = [
     "NoClusterError",
     "NoSuchGroupError",
     "PlacementError",
+    "RankPlacement",
     "RayBackend",
     "RayClassWithInitArgs",
     "RayResourcePool",

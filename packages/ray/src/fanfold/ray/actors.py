@@ -19,18 +19,20 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import CallContext, serving
+from fanfold.ray.answers import RankAnswer
 from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
+from fanfold.ray.logs import oom_kills, own_logs
 from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.rendezvous import HeldPort
-from fanfold.ray.sidedoor import Doorbell, SideDoor
+from fanfold.ray.sidedoor import SideDoor
 from fanfold.ray.travelling import errors_travel
 from fanfold.worker import ClassWithInitArgs, RankInfo
 from fanfold.worker.executing import callable_of, finished, finished_in_loop
 from fanfold.worker.rank import enter_rank
 
 import ray
-from ray.util.placement_group import PlacementGroup, get_current_placement_group
+from ray.util.placement_group import get_current_placement_group
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -40,20 +42,6 @@ if TYPE_CHECKING:
 # A module of this name does not exist, so Ray ships the generated class itself instead of its name.
 _GENERATED_MODULE = "fanfold.ray.generated"
 _OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door"})
-
-
-@dataclasses.dataclass(frozen=True)
-class RankAnswer:
-    """What a rank says of itself; `info` is None until it has been told who it is."""
-
-    name: str
-    pid: int
-    node_id: str
-    address: str
-    gpu_ids: tuple[str, ...]
-    info: RankInfo | None
-    placement_group: PlacementGroup | None
-    bell: Doorbell | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,6 +280,8 @@ def _answer(process: RankProcess) -> RankAnswer:
         info=RankInfo.from_environment() if door is not None else None,
         placement_group=get_current_placement_group(),
         bell=None if door is None else door.bell,
+        logs=own_logs(),
+        oom_kills=oom_kills(),
     )
 
 

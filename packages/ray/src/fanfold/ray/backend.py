@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from fanfold.ray.actors import Order, RankAnswer
+from fanfold.ray.actors import Order
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError
 from fanfold.ray.names import named_actors, wait_until_free
-from fanfold.ray.outcomes import fetch, lost_error
+from fanfold.ray.obituary import obituary
+from fanfold.ray.outcomes import fetch
 from fanfold.ray.parcels import placed
 from fanfold.ray.refs import Ref, value_of
-from fanfold.ray.sidedoor import Doorbell, ring
+from fanfold.ray.sidedoor import ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
 from fanfold.worker import (
     Deadline,
@@ -31,6 +32,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fanfold.ray.answers import RankAnswer
     from fanfold.ray.bundles import BundlePlace
     from fanfold.ray.placement import RayResourcePool
 
@@ -49,7 +51,7 @@ class RayBackend:
         use_gpu: Whether the actors take their share of the pool's GPUs.
         watcher: Hears of a start.
         class_name: Name of the workers' class, where they are not started here.
-        bells: By rank, how to ask from the side, where they are not started here.
+        answers: By rank, what it said of itself, where it was not started here.
 
     Raises:
         LifetimeError: Actors and pool would not live equally long.
@@ -68,7 +70,7 @@ class RayBackend:
         use_gpu: bool = True,
         watcher: StartWatcher | None = None,
         class_name: str = "",
-        bells: Mapping[int, Doorbell] | None = None,
+        answers: Mapping[int, RankAnswer] | None = None,
     ) -> None:
         if pool is not None:
             check_lifetimes(pool, detached=detached)
@@ -76,10 +78,9 @@ class RayBackend:
         self.detached = detached
         self.namespace = current_namespace() if namespace is None else namespace
         self.master = master
-        self.answers: dict[int, RankAnswer] = {}
+        self.answers = dict(answers or {})
         self.places: list[BundlePlace] = []
         self.ranks: list[StartedRank] = []
-        self.bells = dict(bells or {})
         self.secret = os.urandom(16).hex()
         self._master_port_range = master_port_range
         self._use_gpu = use_gpu
@@ -105,7 +106,7 @@ class RayBackend:
             self.pool.discharge(places)
             raise
         self.places, self._class_name, self.master = places, order.recipe.cls.__qualname__, launch.master
-        self._note(launch.answers)
+        self.answers.update(launch.answers)
         return self.ranks
 
     def _circumstances(self, pool: RayResourcePool, port_range: tuple[int, int] | None = None) -> Circumstances:
@@ -119,10 +120,6 @@ class RayBackend:
             master_port_range=port_range or self._master_port_range,
             watcher=self._watcher,
         )
-
-    def _note(self, answers: Mapping[int, RankAnswer]) -> None:
-        self.answers.update(answers)
-        self.bells.update({rank: answer.bell for rank, answer in answers.items() if answer.bell is not None})
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
         """Kill these ranks and start them anew in their bundles, under their names, with the same rank environment.
@@ -141,7 +138,7 @@ class RayBackend:
         port = (self.master[1], self.master[1] + 1) if 0 in wanted else None
         launch = Launch(order, self.places, self._circumstances(self.pool, port), wanted)
         renewed = launch.run(deadline)
-        self._note(launch.answers)
+        self.answers.update(launch.answers)
         return renewed
 
     def place(self, value: Any) -> Any:
@@ -172,17 +169,21 @@ class RayBackend:
 
     def fetch(self, handle: Ref) -> Outcome:
         """Bring the outcome of a finished call."""
-        return fetch(handle)
+        return fetch(handle, self._answer_behind)
+
+    def _answer_behind(self, actor_id: str) -> RankAnswer | None:
+        known = (answer for answer in self.answers.values() if answer.bell is not None)
+        return next((answer for answer in known if answer.bell and answer.bell.actor_id == actor_id), None)
 
     def lost(self, ranks: Sequence[StartedRank]) -> Mapping[int, Exception]:
         """Return, by rank, how those went that are gone."""
         living = {name for namespace, name in named_actors() if namespace == self.namespace}
-        found = {rank.rank: _last_words(rank) for rank in ranks if rank.name not in living}
+        found = {rank.rank: _obituary(rank, self.answers.get(rank.rank)) for rank in ranks if rank.name not in living}
         return {rank: error for rank, error in found.items() if error is not None}
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:
         """Ask all ranks where they are and return what has come after `limit` seconds, with a note for the others."""
-        bells = [self.bells.get(rank.rank) for rank in ranks]
+        bells = [answer.bell if (answer := self.answers.get(rank.rank)) else None for rank in ranks]
         said = ring(bells, "status", [None] * len(bells), limit)
         return {rank.rank: _status(rank.rank, answer) for rank, answer in zip(ranks, said, strict=True)}
 
@@ -190,14 +191,14 @@ class RayBackend:
         """Drop calls that have not begun and flag those that run; say for each which it was."""
         finished = self.wait(handles, 0)
         tasks = [handle.task_id() for handle in handles]
-        by_actor = {bell.actor_id: bell for bell in self.bells.values()}
-        bells = [by_actor.get(task.actor_id().hex()) for task in tasks]
+        behind = [self._answer_behind(task.actor_id().hex()) for task in tasks]
+        bells = [None if answer is None else answer.bell for answer in behind]
         said = ring(bells, "cancel", [task.hex() for task in tasks], limit)
         return ["finished" if position in finished else answer or "running" for position, answer in enumerate(said)]
 
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what gives this backend and its ranks in another process of the cluster."""
-        return _reached, (self.namespace, self._class_name, self.bells, tuple(ranks))
+        return _reached, (self.namespace, self._class_name, self.answers, tuple(ranks))
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:
         """Kill ranks, rank 0 last, and return when their names are free; ranks that are gone already are no error."""
@@ -232,21 +233,21 @@ def check_lifetimes(pool: RayResourcePool, *, detached: bool) -> None:
 
 
 def _reached(
-    namespace: str, class_name: str, bells: Mapping[int, Doorbell], ranks: Sequence[StartedRank]
+    namespace: str, class_name: str, answers: Mapping[int, RankAnswer], ranks: Sequence[StartedRank]
 ) -> tuple[RayBackend, Sequence[StartedRank]]:
-    return RayBackend(None, namespace=namespace, class_name=class_name, bells=bells), ranks
+    return RayBackend(None, namespace=namespace, class_name=class_name, answers=answers), ranks
 
 
 def _status(rank: int, answer: Any) -> RankStatus:
     return RankStatus(rank, note="does not answer") if answer is None else RankStatus(*answer)
 
 
-def _last_words(rank: StartedRank) -> WorkerLostError | None:
+def _obituary(rank: StartedRank, answer: RankAnswer | None) -> WorkerLostError | None:
     # Also for workers whose names are elsewhere or unknown: those answer, or are busy.
     try:
         value_of(rank.door.__ray_ready__.remote(), _LAST_WORDS)
     except RayActorError as error:
-        return lost_error(error)
+        return obituary(error, answer)
     except GetTimeoutError:
         return None
     return None

@@ -35,6 +35,31 @@ class BundlePlace:
     address: str
 
 
+@dataclass(frozen=True)
+class RankPlacement:
+    """Where one rank of a group runs.
+
+    Attributes:
+        rank: Number in the group.
+        name: Name of its worker.
+        pid: Its process.
+        node_id: Ray's id of its node.
+        address: Address of its node.
+        gpu_ids: The GPUs that Ray gave it, as Ray numbers them on the node.
+        placement_group: The placement group that holds its bundle; None where it sits in none.
+        bundle_index: Number of its bundle there; None where it is not known.
+    """
+
+    rank: int
+    name: str
+    pid: int
+    node_id: str
+    address: str
+    gpu_ids: tuple[str, ...]
+    placement_group: PlacementGroup | None = field(repr=False)
+    bundle_index: int | None
+
+
 class Seats:
     """How many groups of this process live in each bundle; one count for all pools that share bundles."""
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.custodian import custodian_of
 from fanfold.ray.errors import BrokenGroupError, GroupStartingError, NoSuchGroupError
-from fanfold.ray.manifest import CUSTODIAN_SUFFIX, Manifest, custodian_name, own_versions, version_differences
+from fanfold.ray.manifest import (
+    CUSTODIAN_SUFFIX,
+    Manifest,
+    RankRecord,
+    custodian_name,
+    own_versions,
+    version_differences,
+)
 from fanfold.ray.names import actor_named, named_actors, namespaces_with
 from fanfold.ray.refs import value_of
 from fanfold.worker import StartedRank
@@ -20,7 +27,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanfold.ray.actors import RankAnswer
+    from fanfold.ray.answers import RankAnswer
     from fanfold.ray.refs import Actor, Ref
 
 ANSWER_LIMIT = 10.0  # seconds for a custodian or a rank to say who it is
@@ -66,13 +73,17 @@ def _ask_manifest(custodian: Actor, group: str) -> Manifest | None:
 def _by_manifest(manifest: Manifest) -> list[StartedRank]:
     found = [(record, actor_named(record.name, manifest.namespace)) for record in manifest.ranks]
     gone = [
-        f"rank {record.rank} ({record.name}, node {record.node}, pid {record.pid})"
+        f"rank {record.rank} ({record.name}, node {record.answer.address}, pid {record.answer.pid})"
         for record, handle in found
         if handle is None
     ]
     if gone:
         raise broken(manifest.group, gone, len(found) - len(gone), len(found))
-    return [StartedRank(record.rank, record.name, record.node, record.pid, handle) for record, handle in found]
+    return [_member(record, handle) for record, handle in found]
+
+
+def _member(record: RankRecord, handle: Actor) -> StartedRank:
+    return StartedRank(record.rank, record.name, record.answer.address, record.answer.pid, handle)
 
 
 def broken(group: str, gone: Sequence[str], living: int, size: int) -> BrokenGroupError:

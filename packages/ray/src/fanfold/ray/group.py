@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fanfold.ray.arguments import existing_members, meeting_point, placement_of, recipe_of, uses_gpu
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
 from fanfold.ray.detached import AtHome, Presence, tell_meshes
-from fanfold.ray.discovery import FoundGroup, check_fit, class_from, find_group, members_by_handle, members_by_name
+from fanfold.ray.discovery import (
+    FoundGroup,
+    answers_of,
+    check_fit,
+    class_from,
+    find_group,
+)
 from fanfold.ray.durations import seconds_of
 from fanfold.ray.errors import BrokenGroupError
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
-from fanfold.ray.recipe import as_ray_recipe
 from fanfold.ray.registry import stop_group
 from fanfold.worker import (
     CALL_LIMIT,
     START_LIMIT,
     STOP_LIMIT,
-    ClassWithInitArgs,
     GroupUsageError,
     StartedRank,
     WorkerGroup,
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fanfold.dispatch import Mesh
+    from fanfold.ray.answers import RankAnswer
+    from fanfold.ray.bundles import RankPlacement
     from fanfold.ray.refs import Actor
-    from fanfold.ray.sidedoor import Doorbell
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -100,7 +106,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         warn_after: float | None = WARN_AFTER,
     ) -> None:
         require_cluster("a worker group")
-        recipe = _recipe(ray_cls_with_init)
+        recipe = recipe_of(ray_cls_with_init)
         where = current_namespace() if namespace is None else namespace
         if resource_pool is None:
             self._join(
@@ -122,9 +128,9 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         with birth.all_or_nothing():
             pool.get_placement_groups("STRICT_PACK" if bin_pack else "PACK", name=birth.pool_name)
             backend = birth.backend(
-                master=_master(master_addr, master_port),
+                master=meeting_point(master_addr, master_port),
                 master_port_range=master_port_range,
-                use_gpu=_uses_gpu(pool, use_gpu, device_name),
+                use_gpu=uses_gpu(pool, use_gpu, device_name),
             )
             super().__init__(
                 pool,
@@ -141,6 +147,11 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self._own_pool = None if pool is resource_pool or detached else pool
         self._live(where, birth.custodian, birth.keep_for, birth)
 
+    @property
+    def _backend(self) -> RayBackend:
+        assert isinstance(self._ranks.backend, RayBackend)  # no other is ever made here
+        return self._ranks.backend
+
     def _join(  # noqa: PLR0913, PLR0917
         self,
         members: Sequence[StartedRank],
@@ -148,9 +159,9 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         name_prefix: str | None,
         namespace: str,
         call_timeout: float,
-        bells: Mapping[int, Doorbell] | None = None,
+        answers: Mapping[int, RankAnswer] | None = None,
     ) -> None:
-        backend = RayBackend(None, namespace=namespace, class_name=cls.__qualname__, bells=bells)
+        backend = RayBackend(None, namespace=namespace, class_name=cls.__qualname__, answers=answers)
         self._adopt(backend, members, cls, name_prefix or "", call_timeout=call_timeout, owned=False)
         self.resource_pool = None
         self._own_pool = None
@@ -200,9 +211,9 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         group: RayWorkerGroup[Any] = cls.__new__(cls)
         if worker_names is not None or worker_handles is not None:
             members = existing_members(worker_names, worker_handles, where)
-            group._join(members, _recipe(ray_cls_with_init).cls, name_prefix, where, call_timeout)
+            group._join(members, recipe_of(ray_cls_with_init).cls, name_prefix, where, call_timeout)
         elif name_prefix is not None:
-            given = None if ray_cls_with_init is None else _recipe(ray_cls_with_init).cls
+            given = None if ray_cls_with_init is None else recipe_of(ray_cls_with_init).cls
             group._attach(
                 find_group(name_prefix, where), name_prefix, given, where, force=force, call_timeout=call_timeout
             )
@@ -224,8 +235,8 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         worker_class = class_from(found.manifest) if given is None else given
         if not force:
             check_fit(found.manifest, worker_class, schema_of(worker_class))
-        bells = {record.rank: record.bell for record in found.manifest.ranks if record.bell is not None}
-        self._join(found.members, worker_class, name, namespace, call_timeout, bells)
+        answers = {record.rank: record.answer for record in found.manifest.ranks}
+        self._join(found.members, worker_class, name, namespace, call_timeout, answers)
         self._ranks.meshes.update({role: dict(meshes) for role, meshes in found.manifest.meshes.items()})
         self.resource_pool = RayResourcePool.adopt(
             found.manifest.process_on_nodes,
@@ -238,6 +249,18 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
     def workers(self) -> list[Actor]:
         """The workers' actor handles, in rank order: plain Ray handles, for `handle.method.remote()` and all else."""
         return [self._members[rank].door for rank in self.ranks]
+
+    def placement(self) -> list[RankPlacement]:
+        """Return where each rank runs, in rank order; ranks that others started are asked, and are left out if busy."""
+        unknown = [self._members[rank] for rank in self.ranks if rank not in self._backend.answers]
+        found = dict(
+            zip([member.rank for member in unknown], answers_of([member.door for member in unknown]), strict=True)
+        )
+        self._backend.answers.update({rank: answer for rank, answer in found.items() if answer is not None})
+        bundles = self.resource_pool.bundles() if isinstance(self.resource_pool, RayResourcePool) else []
+        indices = {place.rank: place.bundle_index for place in bundles}
+        known = [(self._members[rank], self._backend.answers.get(rank)) for rank in self.ranks]
+        return [placement_of(member, said, indices.get(member.rank)) for member, said in known if said is not None]
 
     def mesh(self, name: str) -> Mesh:
         """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.
@@ -291,49 +314,3 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             self._ranks.close(limit)
             stop_group(self.name_prefix, self.namespace, limit)
         self.close()
-
-
-def existing_members(names: Sequence[str] | None, handles: Sequence[Actor] | None, namespace: str) -> list[StartedRank]:
-    """Make ranks of workers that exist.
-
-    Raises:
-        GroupUsageError: Neither names nor handles are given, or both contradict each other.
-        NoSuchGroupError: A name is not held by any living actor.
-    """
-    if handles is not None:
-        if names is not None and len(names) != len(handles):
-            raise GroupUsageError(f"got {len(names)} worker_names for {len(handles)} worker_handles")
-        members = members_by_handle(list(handles), names)
-    elif names is not None:
-        members = members_by_name(list(names), namespace)
-    else:
-        raise GroupUsageError(
-            "a group needs a resource_pool to start workers in, or worker_names or worker_handles to join"
-        )
-    if not members:
-        raise GroupUsageError("a group needs at least one worker")
-    return members
-
-
-def _recipe(ray_cls_with_init: Any) -> ClassWithInitArgs:
-    if ray_cls_with_init is None:
-        raise GroupUsageError("a group needs its worker class: ray_cls_with_init=RayClassWithInitArgs(MyWorker, ...)")
-    return as_ray_recipe(ray_cls_with_init)
-
-
-def _master(address: str | None, port: int | str | None) -> tuple[str, int] | None:
-    if (address is None) != (port is None):
-        raise GroupUsageError(f"master_addr and master_port go together; got {address!r} and {port!r}")
-    return None if address is None or port is None else (address.strip("[]"), int(port))
-
-
-def _uses_gpu(pool: RayResourcePool, use_gpu: bool | None, device_name: str | None) -> bool:
-    if device_name not in (None, "cpu", "cuda", "gpu"):
-        raise GroupUsageError(
-            f"device_name is 'cpu' or 'cuda'; got {device_name!r}. Other accelerators are custom resources: "
-            "RayClassWithInitArgs.set_additional_resource({'NPU': 1})"
-        )
-    wanted = False if device_name == "cpu" and use_gpu is None else use_gpu
-    if wanted and not pool.wants_gpu():
-        raise GroupUsageError(f"the group has use_gpu=True, but {pool!r} has no GPUs; make the pool with use_gpu=True")
-    return pool.wants_gpu() if wanted is None else wanted

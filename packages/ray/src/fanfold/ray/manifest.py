@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fanfold.dispatch import Dispatch, Mesh, specs_of
 
 if TYPE_CHECKING:
-    from fanfold.ray.actors import RankAnswer
+    from fanfold.ray.answers import RankAnswer
     from fanfold.ray.bundles import BundlePlace
-    from fanfold.ray.sidedoor import Doorbell
     from fanfold.worker import StartedRank
 
     from ray.util.placement_group import PlacementGroup
@@ -27,16 +26,12 @@ _PACKAGES = ("fanfold-dispatch", "fanfold-worker", "fanfold-ray", "ray")
 
 @dataclass(frozen=True)
 class RankRecord:
-    """One rank, as plain data."""
+    """One rank: its number, its worker's name, its bundle, and what it said of itself."""
 
     rank: int
     name: str
-    node: str
-    node_id: str
-    pid: int
-    gpu_ids: tuple[str, ...]
     bundle_index: int
-    bell: Doorbell | None
+    answer: RankAnswer
 
 
 @dataclass(frozen=True)
@@ -125,13 +120,7 @@ def rank_records(
     ranks: Sequence[StartedRank], answers: Mapping[int, RankAnswer], places: Sequence[BundlePlace]
 ) -> list[RankRecord]:
     """Write down where ranks are."""
-    return [_rank_record(rank, answers[rank.rank], places[rank.rank]) for rank in ranks]
-
-
-def _rank_record(rank: StartedRank, answer: RankAnswer, place: BundlePlace) -> RankRecord:
-    return RankRecord(
-        rank.rank, rank.name, rank.node, answer.node_id, rank.pid, answer.gpu_ids, place.bundle_index, answer.bell
-    )
+    return [RankRecord(rank.rank, rank.name, places[rank.rank].bundle_index, answers[rank.rank]) for rank in ranks]
 
 
 def _mode(mode: Any) -> str:

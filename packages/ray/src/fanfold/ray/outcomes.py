@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from fanfold.ray.obituary import obituary
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.travelling import when_raised
-from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTimeoutError, WorkerLostError
+from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTimeoutError
 
 from ray.exceptions import (
     ActorUnavailableError,
@@ -16,6 +18,11 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanfold.ray.answers import RankAnswer
+
 FETCH_LIMIT = 600.0  # seconds for bringing a result that is finished: its node may be gone while we ask
 
 _OUR_FRAMES = ("fanfold/ray/actors.py", "fanfold/ray/travelling.py", "fanfold/worker/executing.py")
@@ -24,14 +31,21 @@ _METHOD = re.compile(r"ray::\w+\.(\w+)\(\)")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def fetch(reference: Ref, limit: float = FETCH_LIMIT) -> Outcome:
-    """Bring the outcome of a finished call."""
+def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], limit: float = FETCH_LIMIT) -> Outcome:
+    """Bring the outcome of a finished call.
+
+    Args:
+        reference: The call's.
+        answer_behind: Gives, for the id of an actor, what that rank said of itself.
+        limit: Seconds for a finished result to arrive.
+    """
     try:
         return Success(value_of(reference, limit))
     except RayTaskError as error:
         return _failure_of_method(error)
     except (RayActorError, WorkerCrashedError) as error:
-        return Failure(lost_error(error), lost=not isinstance(error, ActorUnavailableError))
+        actor_id = reference.task_id().actor_id().hex()
+        return Failure(obituary(error, answer_behind(actor_id)), lost=not isinstance(error, ActorUnavailableError))
     except GetTimeoutError:
         return Failure(WaitTimeoutError("bringing a finished result to the driver", limit))
     except Exception as error:  # noqa: BLE001  # lost objects, full stores, errors that cannot be unpickled here
@@ -64,13 +78,3 @@ def tidy_trace(text: str) -> str:
 def _is_stray_marker(line: str, kept: list[str]) -> bool:
     # Ray drops its own frames and leaves the line of markers that stood below them.
     return not line.strip(" ^~") and "^" in line and not (kept and kept[-1].startswith("    "))
-
-
-def lost_error(error: BaseException) -> WorkerLostError:
-    """Say in few lines which worker is gone and why, out of what Ray says in many."""
-    lines = str(error).splitlines()
-    said = dict(line.strip().split(": ", 1) for line in lines if line.startswith("\t") and ": " in line)
-    reason = " ".join(line.strip() for line in lines[1:] if not line.startswith("\t")) or " ".join(lines)
-    who = f"worker {said['name']}" if "name" in said else "a worker"
-    place = ", ".join(f"{label} {said[key]}" for key, label in (("pid", "pid"), ("ip", "node")) if key in said)
-    return WorkerLostError(f"{who}{f' ({place})' if place else ''} is gone: {reason}")

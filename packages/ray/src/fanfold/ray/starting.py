@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fanfold.ray.actors import Birth, RankAnswer, rank_class
+from fanfold.ray.actors import Birth, rank_class
 from fanfold.ray.errors import NameTakenError
 from fanfold.ray.names import namespaces_with, wait_until_free
 from fanfold.ray.outcomes import fetch
@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanfold.ray.answers import RankAnswer
     from fanfold.ray.bundles import BundlePlace
     from fanfold.ray.refs import Actor, Ref
 
@@ -183,7 +184,7 @@ class Launch:
         return StartedRank(rank, self.order.names[rank], answer.address, answer.pid, self.handles[rank])
 
     def _answer(self, rank: int, start: Ref, hello: Ref) -> RankAnswer:
-        outcome = fetch(start)
+        outcome = fetch(start, lambda _: _arrived(hello))
         if isinstance(outcome, Success):
             return outcome.value  # type: ignore[no-any-return]
         said = f"{type(outcome.error).__name__}: {outcome.error}\n{outcome.trace}".rstrip()
@@ -210,7 +211,7 @@ class Launch:
 
 def _arrived(hello: Ref) -> RankAnswer | None:
     ready, _ = ray.wait([hello], timeout=0)
-    outcome = fetch(hello) if ready else None
+    outcome = fetch(hello, lambda _: None) if ready else None
     return outcome.value if isinstance(outcome, Success) else None
 
 

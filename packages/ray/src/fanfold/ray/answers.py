@@ -1,0 +1,43 @@
+"""What a rank says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanfold.ray.sidedoor import Doorbell
+    from fanfold.worker import RankInfo
+
+    from ray.util.placement_group import PlacementGroup
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """Where a rank runs and how it is reached.
+
+    Attributes:
+        name: Name of its actor.
+        pid: Its process.
+        node_id: Ray's id of its node.
+        address: Address of its node.
+        gpu_ids: The GPUs that Ray gave it, as Ray numbers them on the node.
+        info: Who it is; None until it has been told.
+        placement_group: Where it sits.
+        bell: How it can be asked while it works; None until it has been told who it is.
+        logs: The files that its output goes to.
+        oom_kills: How many processes the kernel had killed for memory on its node by then; -1 if it does not say.
+    """
+
+    name: str
+    pid: int
+    node_id: str
+    address: str
+    gpu_ids: Sequence[str]
+    info: RankInfo | None
+    placement_group: PlacementGroup | None = field(repr=False)
+    bell: Doorbell | None = field(repr=False)
+    logs: Sequence[str] = field(default=(), repr=False)
+    oom_kills: int = -1
