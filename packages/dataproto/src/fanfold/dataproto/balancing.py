@@ -31,7 +31,8 @@ class Balancing(Indexing):
             equal_size: every piece gets as many rows (or groups); D must divide their number
 
         Returns:
-            the pieces (copies; rows in ascending order, the piece with the first row first), the permutation, its inverse, and the weights of the pieces
+            the pieces (copies; rows in ascending order, the piece with the first row first), the permutation, its
+            inverse, and the weights of the pieces
 
         Raises:
             SplitError: weights that are negative, no numbers or not one for each row; groups that are not one for

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
-from fanfold.dataproto.errors import WireError
+from fanfold.dataproto.errors import DataProtoError, WireError
 from fanfold.dataproto.objects import Array
 
 _OUTSIDE_FROM = 16 * 1024  # bytes; below this a buffer of its own costs more than a copy
@@ -72,6 +72,8 @@ def dumps(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     stream = io.BytesIO()
     try:
         _Pickler(stream, 5, buffer_callback=keep_inside).dump(value)
+    except DataProtoError:
+        raise  # a batch inside this value has said what is wrong
     except Exception:  # noqa: BLE001 (an object's own __reduce__ may raise anything)
         return _cloudpickle().dumps(value, protocol=5), []
     return stream.getvalue(), outside

@@ -61,10 +61,13 @@ def on_cpu(tensor: Tensor) -> Tensor:
 
 def memory_of(tensor: Tensor) -> Array:
     """Return the memory of a tensor as an array, without a copy where `on_cpu` needs none."""
-    plain = on_cpu(tensor)
-    if plain.dtype in _NUMPY_DTYPES:
-        return plain.numpy()
-    return as_bytes(plain).numpy()
+    if tensor.dtype in _NUMPY_DTYPES:
+        try:
+            array = tensor.numpy()
+        except (RuntimeError, TypeError):
+            array = on_cpu(tensor).numpy()  # on another device, part of a graph, or a lazy conjugate or negative
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return as_bytes(on_cpu(tensor)).numpy()
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -82,18 +85,15 @@ def spec_of(tensor: Tensor, memory: list[Array]) -> TensorSpec:
     return TensorSpec(dtype_name(tensor.dtype), shape, len(memory) - 1)
 
 
-def is_readonly(buffer: Any) -> bool:
-    """Say whether this memory must not be written."""
-    return memoryview(buffer).readonly
-
-
 def tensor_over(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """Make a tensor [shape] over memory, without a copy, whether that memory may be written or not.
 
     Raises:
         WireError: the memory has another size than dtype and shape say.
     """
-    raw = memoryview(buffer).cast("B")
+    raw = memoryview(buffer)
+    if raw.format != "B" or raw.ndim != 1:
+        raw = raw.cast("B")
     expected = math.prod(shape) * dtype.itemsize
     if raw.nbytes != expected or min(shape, default=0) < 0:
         raise WireError(f"a tensor {dtype} of shape {list(shape)} needs {expected} bytes; its buffer has {raw.nbytes}")
@@ -127,5 +127,5 @@ def tensor_from(spec: Any, buffers: Any) -> tuple[Tensor, bool]:
         if math.prod(shape):
             raise WireError(f"a tensor of shape {list(shape)} is said to have no bytes")
         return torch.empty(tuple(shape), dtype=dtype), False
-    buffer = buffers[position]
-    return tensor_over(buffer, dtype, tuple(shape)), is_readonly(buffer)
+    raw = memoryview(buffers[position])
+    return tensor_over(raw, dtype, tuple(shape)), raw.readonly

@@ -40,13 +40,14 @@ class MiniBatches(Iterator[P], Generic[P]):
         self._size = indexing.at_least("mini_batch_size", size, 1)
         self._epochs = indexing.at_least("epochs", epochs, 0)
         self._shuffle, self._drop_last = shuffle, drop_last
-        self._seed = secrets.randbelow(_SEED_LIMIT) if seed is None else indexing.at_least("seed", seed, -_SEED_LIMIT)
+        self._seed = 0 if seed is None else indexing.at_least("seed", seed, -_SEED_LIMIT)
+        if shuffle and seed is None:
+            self._seed = secrets.randbelow(_SEED_LIMIT)
         full, rest = divmod(self._rows, self._size)
         self._per_epoch = full + bool(rest and not drop_last)
         self._epoch = self._step = 0
         self._order: torch.Tensor | None = None
-        self._cut: list[P] = []
-        self._cut_from = 0
+        self._cut: list[P] = []  # the next mini-batches, last one first
 
     def __len__(self) -> int:
         """Mini-batches of all epochs together."""
@@ -56,23 +57,26 @@ class MiniBatches(Iterator[P], Generic[P]):
         return self
 
     def __next__(self) -> P:
-        if self._step >= self._per_epoch:
-            self._epoch, self._step, self._order, self._cut = self._epoch + 1, 0, None, []
-        if self._epoch >= self._epochs or not self._per_epoch:
-            raise StopIteration
-        found = self._shuffled() if self._shuffle else self._view()
+        if self._step >= self._per_epoch or self._epoch >= self._epochs:
+            self._next_epoch()
+        if not self._shuffle and not self._cut:
+            self._cut_window()
+        found = self._shuffled() if self._shuffle else self._cut.pop()
         self._step += 1
         return found
 
-    def _view(self) -> P:
-        at = self._step - self._cut_from
-        if not 0 <= at < len(self._cut):
-            # Views of many mini-batches in one go cost a third of as many slices.
-            self._cut_from, at = self._step, 0
-            start = self._step * self._size
-            stop = min(self._rows, start + self._size * _CUT_AT_ONCE)
-            self._cut = self._batch.slice(start, stop).split(self._size)
-        return self._cut[at]
+    def _next_epoch(self) -> None:
+        if self._epoch + 1 >= self._epochs or not self._per_epoch:
+            self._epoch, self._step = self._epochs, 0
+            raise StopIteration
+        self._epoch, self._step, self._order, self._cut = self._epoch + 1, 0, None, []
+
+    def _cut_window(self) -> None:
+        # Views of many mini-batches in one go cost a fraction of as many slices.
+        start = self._step * self._size
+        stop = min(self._rows, start + self._size * _CUT_AT_ONCE)
+        window = self._batch if (start, stop) == (0, self._rows) else self._batch.slice(start, stop)
+        self._cut = window.split(self._size)[::-1]
 
     def _shuffled(self) -> P:
         if self._order is None:

@@ -26,8 +26,8 @@ def pad_dataproto_to_divisor(data: P, size_divisor: int) -> tuple[P, int]:
     if not isinstance(data, DataProto):
         raise ColumnTypeError(f"got a {type(data).__name__}; expected a DataProto")
     divisor, rows = indexing.at_least("size_divisor", size_divisor, 1), len(data)
-    amount = -rows % divisor
-    return data._padded(amount), amount
+    padded = data._padded(-rows % divisor)
+    return padded, len(padded) - rows
 
 
 def unpad_dataproto(data: P, pad_size: int) -> P:

@@ -15,6 +15,7 @@ from fanfold.dataproto.config import DataProtoConfig
 from fanfold.dataproto.errors import ColumnTypeError, MergeError, MissingKeyError, SplitError
 from fanfold.dataproto.jagged import Shared
 from fanfold.dataproto.meta import copy_meta_deep
+from fanfold.dataproto.objects import Array
 from fanfold.dataproto.rows import Indexing, targets_of
 from fanfold.dataproto.state import BatchState
 from fanfold.dataproto.table import Table
@@ -80,13 +81,10 @@ class Shaping(Indexing):
         return self._cut([min(size, rows - start) for start in range(0, rows, size)])
 
     def _cut(self, sizes: list[int]) -> list[Self]:
-        found, ends = self._tensors(), np.cumsum([0, *sizes]).tolist()
+        found, ends, meta_of = self._tensors(), [0, *itertools.accumulate(sizes)], self._meta_for_view()
         tables = [None] * len(sizes) if found is None else _cut_table(found, sizes, ends)
-        arrays = [
-            {name: array[start:stop] for name, array in self.non_tensor_batch.items()}
-            for start, stop in itertools.pairwise(ends)
-        ]
-        return [self._derive(table, part, self._meta_for_view()) for table, part in zip(tables, arrays, strict=True)]
+        arrays = _cut_arrays(self.non_tensor_batch, ends)
+        return [self._derive_piece(table, part, meta_of) for table, part in zip(tables, arrays, strict=True)]
 
     def _padded(self, amount: int) -> Self:
         """Return a copy with `amount` rows more, taken cyclically from the start."""
@@ -251,17 +249,23 @@ def even_sizes(rows: int, pieces: int) -> list[int]:
 
 def _cut_table(found: Table, sizes: list[int], ends: list[int]) -> list[Table | None]:
     shared = Shared()
-    cut = {name: _cut_column(column, sizes, ends, shared) for name, column in found.columns.items()}
+    names = tuple(found.columns)
+    cut = [_cut_column(column, sizes, ends, shared) for column in found.columns.values()]
+    pieces = zip(*cut, strict=True) if cut else itertools.repeat((), len(sizes))
     return [
-        Table({name: pieces[at] for name, pieces in cut.items()}, size, found.device, found.mapped)
-        for at, size in enumerate(sizes)
+        Table(dict(zip(names, columns, strict=True)), size, found.device, found.mapped)
+        for columns, size in zip(pieces, sizes, strict=True)
     ]
+
+
+def _cut_arrays(arrays: dict[str, Array], ends: list[int]) -> list[dict[str, Array]]:
+    items = list(arrays.items())
+    return [{name: array[start:stop] for name, array in items} for start, stop in itertools.pairwise(ends)]
 
 
 def _cut_column(column: Column, sizes: list[int], ends: list[int], shared: Shared) -> Sequence[Column]:
     if isinstance(column, Tensor) and not column.is_nested:
-        pieces: Sequence[Tensor] = torch.split(column, sizes)
-        return pieces
+        return column.split_with_sizes(sizes)
     return [column_rules.slice_rows(column, start, stop, shared) for start, stop in itertools.pairwise(ends)]
 
 

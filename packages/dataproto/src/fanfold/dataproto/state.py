@@ -10,7 +10,7 @@ from typing import Any, Self
 from tensordict import TensorDictBase
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import objects, table
+from fanfold.dataproto import metrics, objects, table
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError
 from fanfold.dataproto.meta import Meta, copy_meta, copy_meta_deep
@@ -29,14 +29,26 @@ class BatchState:
     encoded in `_pending` until they are touched.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_auto_padding", "_merge", "_meta", "_objects", "_pending", "_table", "_td")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_auto_padding",
+        "_merge",
+        "_meta",
+        "_meta_of",
+        "_objects",
+        "_pending",
+        "_table",
+        "_td",
+    )
 
     _td: TensorDictBase | None
     _table: Table | None
     _objects: dict[str, Array] | None
     _meta: Meta | None
+    _meta_of: Meta | None
     _pending: Pending | None
-    _merge: dict[str, Any]
+    _merge: Mapping[str, Any]
     _auto_padding: bool
 
     def __init__(
@@ -51,8 +63,8 @@ class BatchState:
         self._td, self._table, self._pending = batch, None, None
         self._objects = dict(_mapping("non_tensor_batch", non_tensor_batch))
         self._meta = dict(_mapping("meta_info", meta_info))
-        self._merge = dict(_mapping("merge", merge))
-        self._auto_padding = False
+        self._meta_of, self._auto_padding = None, False
+        self.merge_rules = merge or {}
         self.check_consistency()
 
     @property
@@ -88,14 +100,14 @@ class BatchState:
     @non_tensor_batch.setter
     def non_tensor_batch(self, columns: Mapping[str, Array]) -> None:
         if self._meta is None:
-            self._decode()
+            self._own_meta()
         self._objects = dict(_mapping("non_tensor_batch", columns))
 
     @property
     def meta_info(self) -> Meta:
         """Values that belong to the whole batch."""
         if self._meta is None:
-            self._decode()
+            self._own_meta()
         assert self._meta is not None
         return self._meta
 
@@ -103,12 +115,25 @@ class BatchState:
     def meta_info(self, meta: Mapping[str, Any]) -> None:
         if self._objects is None:
             self._decode()
+        self._meta_of = None
         self._meta = dict(_mapping("meta_info", meta))
 
     @property
     def merge_rules(self) -> dict[str, Any]:
-        """How `concat` unites values of `meta_info` that differ, by key; see `DataProto.concat`."""
-        return self._merge
+        """How `concat` unites values of `meta_info` that differ, by key; assign a dict to change it.
+
+        >>> batch = DataProto.from_dict({"x": torch.zeros(2)}, meta_info={"lr": 0.1})
+        >>> batch.merge_rules = {"lr": "mean"}
+        >>> batch.merge_rules
+        {'lr': 'mean'}
+        """
+        return dict(self._merge)
+
+    @merge_rules.setter
+    def merge_rules(self, rules: Mapping[str, Any]) -> None:
+        for key, rule in _mapping("merge", rules).items():
+            metrics.check_rule(key, rule)
+        self._merge = dict(rules)
 
     def check_consistency(self) -> None:
         """Check that all columns can be columns and have the same number of rows.
@@ -147,6 +172,12 @@ class BatchState:
         self._objects, self._meta = values.arrays, values.meta
         self._release()
 
+    def _own_meta(self) -> None:
+        if self._meta_of is None:
+            self._decode()
+        else:
+            self._meta, self._meta_of = copy_meta(self._meta_of), None
+
     def _release(self) -> None:
         # Once everything was decoded, nothing but the tensors themselves should hold the received memory.
         if self._objects is not None and self._pending is not None and self._pending.table_rows is None:
@@ -183,8 +214,8 @@ class BatchState:
         """Make a batch of this class from parts that nobody else holds; other attributes go along."""
         made = object.__new__(type(self))
         made._td, made._table, made._pending = None, tensors, None
-        made._objects, made._meta = arrays, meta
-        made._merge, made._auto_padding = dict(self._merge), self._auto_padding
+        made._objects, made._meta, made._meta_of = arrays, meta, None
+        made._merge, made._auto_padding = self._merge, self._auto_padding
         if self.__dict__:
             made.__dict__.update(self.__dict__)
         return made
@@ -202,13 +233,19 @@ class BatchState:
         """Make a batch of what came over the wire, without looking into it."""
         made = object.__new__(cls)
         made._td, made._table, made._pending = None, None, pending
-        made._objects, made._meta = None, None
+        made._objects, made._meta, made._meta_of = None, None, None
         made._merge, made._auto_padding = merge, bool(auto_padding)
         made.__dict__.update(attributes)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return reduce(self, int(protocol))
+
+    def _derive_piece(self, tensors: Table | None, arrays: dict[str, Array], meta_of: Meta) -> Self:
+        """Make one of many batches: they share `meta_of`, and each copies it when its metadata is first touched."""
+        made = self._derive(tensors, arrays, meta_of)
+        made._meta, made._meta_of = None, meta_of
+        return made
 
     def _meta_for_view(self) -> Meta:
         return copy_meta(self.meta_info)
@@ -220,7 +257,7 @@ class BatchState:
         """Put new parts in place of the old ones: the last step of every operation that works in place."""
         kept = self.meta_info if meta is None else meta
         self._td, self._table, self._pending = None, tensors, None
-        self._objects, self._meta = arrays, kept
+        self._objects, self._meta, self._meta_of = arrays, kept, None
 
 
 def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

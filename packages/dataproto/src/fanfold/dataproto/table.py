@@ -4,7 +4,6 @@ A `Table` becomes a TensorDict when somebody asks for `.batch`, and not before. 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -19,17 +18,23 @@ from fanfold.dataproto.jagged import Parts, Shared
 _NOTHING_MAPPED: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """Columns [B, ...] by name, the number of rows, and the device that their TensorDict states (None: none stated).
 
-    `mapped` names the columns whose memory must not be written (it belongs to the sender or to a file).
+    It is never changed. `mapped` names the columns whose memory must not be written, because it is somebody else's.
     """
 
-    columns: Mapping[str, Column]
-    rows: int
-    device: torch.device | None = None
-    mapped: frozenset[str] = field(default=_NOTHING_MAPPED)
+    __slots__ = ("columns", "device", "mapped", "rows")
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        rows: int,
+        device: torch.device | None = None,
+        mapped: frozenset[str] = _NOTHING_MAPPED,
+    ) -> None:
+        # Not a frozen dataclass: its constructor takes four times as long, which mini-batches would feel.
+        self.columns, self.rows, self.device, self.mapped = columns, rows, device, mapped
 
     def views(self, rows: int, change: Callable[[Column], Column]) -> "Table":
         """Apply an operation whose results share memory with this table."""

@@ -13,6 +13,7 @@ Pickle protocol 5 with a buffer callback (Ray's, for one) copies no tensor; olde
 """
 
 import pickle
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ from fanfold.dataproto.table import Table
 
 TAG = "fanfold.dataproto/1"
 _BLOCK_OUTSIDE_FROM = 64 * 1024
+_IN_WORK = threading.local()  # batches that are being pickled, to notice one that contains itself
+_BUFFER: Any = pickle.PickleBuffer
 
 
 class Values(NamedTuple):
@@ -94,6 +97,17 @@ def reduce(state: Any, protocol: int) -> tuple[Any, ...]:
     """
     found: Table | None = state._tensors()
     state._rows()
+    in_work: set[int] = _IN_WORK.__dict__.setdefault("batches", set())
+    if id(state) in in_work:
+        raise WireError("this batch cannot be pickled: it contains itself, in a cell or in meta_info")
+    in_work.add(id(state))
+    try:
+        return _reduced(state, found, protocol)
+    finally:
+        in_work.remove(id(state))
+
+
+def _reduced(state: Any, found: Table | None, protocol: int) -> tuple[Any, ...]:
     writer = _Writer()
     described = None if found is None else _describe(found, writer)
     block, outside = _dump(Values(state.non_tensor_batch, state.meta_info, writer.leaves))
@@ -121,7 +135,7 @@ def _pack(
     if protocol < 5:  # noqa: PLR2004 (the first protocol with buffers)
         return block, tuple(bytearray(memoryview(item).cast("B")) for item in (*_flat(memory), *_raw(outside)))
     carried = pickle.PickleBuffer(block) if len(block) >= _BLOCK_OUTSIDE_FROM else block
-    return carried, (*(pickle.PickleBuffer(array.data) for array in memory), *outside)
+    return carried, (*map(_BUFFER, memory), *outside)
 
 
 def _flat(memory: list[Array]) -> list[Any]:
