@@ -37,7 +37,7 @@ class GroupState:
     Attributes:
         group: Name of the group.
         namespace: Where its names are.
-        state: "starting", "ready" or "stopping".
+        state: "starting", "ready", "broken" (ranks are gone), "stopping" or "silent" (nobody answers for it).
         age: Seconds since it was made.
         silence: Seconds since a client was there.
         worker_names: Names of the ranks, in order.
@@ -82,6 +82,10 @@ class Custodian:
     def manifest(self) -> Manifest | None:
         """Return what a client needs; None while the group starts."""
         self.touch()
+        return self._manifest
+
+    def peek(self) -> Manifest | None:
+        """Return the same without counting as a client."""
         return self._manifest
 
     def learn_meshes(self, meshes: Mapping[str, Mapping[str, Mesh]]) -> None:

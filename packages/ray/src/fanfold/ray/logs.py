@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LINES = 12  # of each stream
 _TAIL = 16384  # bytes that are read for them
+_MOST = 1 << 20  # bytes that are read at once when somebody reads a log
 _MARKS = (":job_id:", ":actor_name:", ":task_name:")  # Ray's own lines for its log monitor
 
 
@@ -38,6 +39,29 @@ def tail(path: str, lines: int = _LINES) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip() and not line.startswith(_MARKS)][-lines:]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Some lines of a file, and where the next ones begin."""
+
+    lines: Sequence[str]
+    end: int
+
+
+def read_log(path: str, start: int | None, lines: int) -> LogPart:
+    """Read what a file has from a place on, whole lines only; its last lines where no place is given."""
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _MOST) if start is None else start)
+            begun = file.tell()
+            whole, _, _ = file.read(_MOST).rpartition(b"\n")
+    except OSError:
+        return LogPart((), start or 0)
+    kept = [line for line in whole.decode(errors="replace").splitlines() if line and not line.startswith(_MARKS)]
+    end = begun + len(whole) + 1 if whole else begun
+    return LogPart(kept[-lines:] if start is None else kept, end)
 
 
 def oom_kills() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from fanfold.ray.cluster import current_namespace, living_placement_groups, require_cluster
@@ -18,6 +19,8 @@ import ray
 from ray.exceptions import RayError
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from fanfold.ray.refs import Actor
 
     from ray.util.placement_group import PlacementGroup
@@ -27,7 +30,9 @@ _SLACK = 5.0  # seconds for an answer to travel
 
 
 def list_groups() -> list[GroupState]:
-    """Return the detached groups of the whole cluster by namespace and name; those that do not answer are "silent".
+    """Return the detached groups of the whole cluster by namespace and name.
+
+    The state of those whose custodian does not answer is "silent", of those that have lost ranks "broken".
 
     Raises:
         NoClusterError: This process is not connected to a cluster.
@@ -39,10 +44,15 @@ def list_groups() -> list[GroupState]:
         if name.endswith(CUSTODIAN_SUFFIX)
     ]
     states = [ask_state(custodian_of(group, where), _ANSWER_LIMIT) for where, group in found]
-    return [
-        state or GroupState(group, where, "silent", 0.0, 0.0, worker_names_of(group, where), ())
-        for state, (where, group) in zip(states, found, strict=True)
-    ]
+    living = set(named_actors())
+    return [_seen(state, group, where, living) for state, (where, group) in zip(states, found, strict=True)]
+
+
+def _seen(state: GroupState | None, group: str, namespace: str, living: AbstractSet[tuple[str, str]]) -> GroupState:
+    if state is None:
+        return GroupState(group, namespace, "silent", 0.0, 0.0, worker_names_of(group, namespace), ())
+    whole = all((namespace, name) in living for name in state.worker_names)
+    return state if whole or state.state != "ready" else dataclasses.replace(state, state="broken")
 
 
 def stop_group(group: str, namespace: str | None = None, limit: float = STOP_LIMIT) -> bool:
