@@ -8,7 +8,7 @@ Letters: `B` rows.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -178,9 +178,8 @@ class DataProtoFuture:
     def _header_reader(self, limit: _Limit) -> Any:
         def read(part: Part) -> Header:
             if id(part) not in self._headers:
-                found = (
-                    part.header if isinstance(part.header, Header) else self._store.header(part.header, limit.left())
-                )
+                known = isinstance(part.header, Header | Mapping)
+                found = part.header if known else self._store.header(part.header, limit.left())
                 self._headers[id(part)] = Header.of(found)
             return self._headers[id(part)]
 
