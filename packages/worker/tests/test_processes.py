@@ -68,7 +68,11 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return _state(pid) != "Z"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def _run(script: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -240,6 +244,7 @@ def test_rank_that_hangs_at_the_start_is_named_and_ended(tmp_path: Path) -> None
 def test_stopped_process_is_told_as_silent(meeting: tuple[WorkerGroup[Rendezvous], Path]) -> None:
     group, _ = meeting
     os.kill(group._members[1].pid, signal.SIGSTOP)
+    _until(lambda: _state(group._members[1].pid) == "T")
     table = group.why_stuck(limit=0.3)
     assert "did not answer within 0.3 s" in table.splitlines()[2]
     assert " - " in table.splitlines()[1]
@@ -252,6 +257,7 @@ def test_close_ends_busy_and_stopped_ranks_within_its_limit(tmp_path: Path) -> N
     pids = group.process()
     group.wait_for.options(blocking=False, ranks=[1])("never", patience=3600)
     os.kill(pids[2], signal.SIGSTOP)
+    _until(lambda: _state(pids[2]) == "T")
     began = time.monotonic()
     group._ranks.close(limit=4)
     assert time.monotonic() - began < 15

@@ -63,7 +63,6 @@ class Call(list[Handle]):
         self._submitted = time.monotonic()
         self._grace: Deadline | None = None
         self._cancelled = False
-        self._ended = False
         self._value: tuple[Any] | None = None
         self._warn_at = owner.warn_after if owner is not None else None
 
@@ -224,9 +223,10 @@ class Call(list[Handle]):
         return WaitTimeoutError(deadline.what, deadline.seconds, missing=", ".join(names))
 
     def _end(self) -> None:
-        if not self._ended and self._owner is not None:
-            self._owner.note_ended(self)
-        self._ended = True
+        # From here on the ranks may hold this call, and it must not hold the group whose end would end the ranks.
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.note_ended(self)
 
     def _pending(self) -> list[int]:
         return [position for position in range(len(self)) if position not in self._outcomes]

@@ -48,15 +48,16 @@ class Ranks:
             if self.closed:
                 return
             self.closed = True
+        busy = {member.rank for member, _ in self.busy()}
         atexit.unregister(self.close)
+        self._left = []
         if self.owned:
             deadline = Deadline(limit, "the end of the group")
-            self._say_goodbye(limit / 2)
+            self._say_goodbye(busy, limit / 2)
             self.backend.stop(self.members, max(1.0, deadline.left()))
 
-    def _say_goodbye(self, limit: float) -> None:
+    def _say_goodbye(self, busy: set[int], limit: float) -> None:
         if overrides_hook(self.cls, "on_stop"):
-            busy = {member.rank for member, _ in self.busy()}
             free = [member for member in reversed(self.members) if member.rank not in busy]
             for member, outcome in self.run_hook(free, "on_stop", (), limit):
                 self._tell(member, "on_stop", outcome)

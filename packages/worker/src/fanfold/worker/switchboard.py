@@ -106,6 +106,7 @@ class Switchboard:
         self._changed = changed
         self._new: list[RankLink] = []
         self._stopping: set[RankLink] = set()
+        self._serving = False
         self._thread: threading.Thread | None = None
         self._wake_here, self._wake_there = socket.socketpair()
 
@@ -113,7 +114,8 @@ class Switchboard:
         """Serve this link from now on."""
         with self._changed:
             self._new.append(link)
-            if self._thread is None:
+            if not self._serving:
+                self._serving = True
                 self._thread = threading.Thread(target=self._serve, name=f"fanfold-{self._name}", daemon=True)
                 self._thread.start()
         self.wake()
@@ -155,9 +157,8 @@ class Switchboard:
             self._new.clear()
             for one in plugged:
                 one.want_to_send()
-            if not plugged:
-                self._thread = None
-            return bool(plugged)
+            self._serving = bool(plugged)
+            return self._serving
 
     def _look_around(self, plugged: list[Plugged]) -> None:
         for one in [one for one in plugged if one.is_over()]:
