@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from dispatch_fakes import Group, plan, table
-from fanfold.dispatch import Dispatch, Mesh, Rows, make_nd_compute_dataproto_dispatch_fn, register
+from fanfold.dispatch import Dispatch, Mesh, Replicate, Rows, make_nd_compute_dataproto_dispatch_fn, register
 
 GROUP = Group(4, Mesh.from_dp_ranks("train", [1, 1, 0, 0], [False, True, True, False]))
 
@@ -78,6 +78,14 @@ def test_items_orders_and_custom_modes() -> None:
     assert "7 rows 1,2,3,4,... " in balanced
     custom = plan(Trainer.custom, GROUP, 5)
     assert "1 distinct pieces, 4 results, collect: custom" in custom.explain()
+
+
+def test_what_goes_whole_is_not_searched() -> None:
+    @register(Dispatch.ONE_TO_ALL)
+    def send(self: object, x: Any, y: Any) -> None: ...
+
+    lines = plan(send, Group(1), [Replicate(1)], np.zeros(3)).explain().splitlines()
+    assert lines[2] == "0     dp=0  whole  whole  0        24 B   #0"
 
 
 def test_a_call_without_arguments() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fanfold.dispatch.batches import batch_type_of
 from fanfold.dispatch.nested import batches_in
 
 if TYPE_CHECKING:
@@ -19,18 +20,19 @@ def plan_data(plan: CallPlan) -> dict[str, Any]:
     `bytes` counts what the batch types can tell of; None where none of them can.
     """
     sizes = {piece: _nbytes(plan, piece) for piece in plan.pieces()}
+    position = {rank: index for index, rank in enumerate(plan.collected)}
     return {
         "method": plan.label,
         "world_size": plan.world_size,
         "collect": plan.collecting if isinstance(plan.collecting, str) else "custom",
         "collected": list(plan.collected),
         "distinct_pieces": len(sizes),
-        "ranks": [_rank_data(plan, rank, sizes) for rank in plan.ranks],
+        "ranks": [{**_rank_data(plan, rank, sizes), "collected": position.get(rank)} for rank in plan.ranks],
     }
 
 
 def plan_table(plan: CallPlan) -> str:
-    """The plan as a table: one line per rank."""
+    """The plan as a table: one line per rank; "rows 2..5" are rows 2, 3 and 4."""
     data = plan_data(plan)
     names = [spread.name for spread in plan.spreads()]
     header = ["rank", "at", *names, "padding", "bytes", "collected"]
@@ -47,7 +49,6 @@ def _rank_data(plan: CallPlan, rank: int, sizes: dict[Piece, int | None]) -> dic
         "rows": plan.rows(rank),
         "padding": plan.padding(rank),
         "bytes": sum(known) if known else None,
-        "collected": plan.collected.index(rank) if rank in plan.collected else None,
     }
 
 
@@ -79,7 +80,10 @@ def _told(plan: CallPlan, piece: Piece) -> str:
 
 
 def _nbytes(plan: CallPlan, piece: Piece) -> int | None:
-    sizes = [found.type.nbytes(found.batch) for found in batches_in(plan.value(piece), "") if found.type.nbytes]
+    value = plan.value(piece)
+    # Only what is cut can hold batches in containers that planning has looked at.
+    batches = batches_in(value, "") if piece.kind == "rows" or batch_type_of(value) else ()
+    sizes = [found.type.nbytes(found.batch) for found in batches if found.type.nbytes]
     return sum(sizes) if sizes else None
 
 
