@@ -36,7 +36,13 @@ trap 'exit 143' TERM HUP
 
 free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
+port_is_free() { "$python" -c 'import socket, sys; socket.socket().bind(("127.0.0.1", int(sys.argv[1])))' "$1" 2>/dev/null; }
+
 start_cluster() {
+    if [[ -n ${RAY_PORT:-} ]] && ! port_is_free "$RAY_PORT"; then
+        say "error: RAY_PORT=$RAY_PORT is taken on this machine; take another, or leave it unset for one that is free"
+        exit 1
+    fi
     local base=${TMPDIR:-/tmp}
     ((${#base} <= 40)) || base=/tmp # Ray's sockets lie below, and their paths have a limit of 107 bytes
     scratch=$(mktemp -d "$base/fanfold.XXXXXX")
