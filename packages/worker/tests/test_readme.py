@@ -1,4 +1,4 @@
-"""Every Python block of the README and of the pages in docs/ runs, top to bottom; what they say is printed is printed."""
+"""Every Python block of the README and of the pages in docs/ runs; what they say is printed is printed."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class WorkerGroup(CallingGroup[WorkerT]):
         Raises:
             GroupUsageError: That class was written for other methods than the worker class registers.
         """
-        missing = sorted(set(self._methods) - set(dir(kind)))
-        stale = sorted(set(getattr(kind, "registered_methods", ())) - set(self._methods))
+        written = set(getattr(kind, "registered_methods", ()))
+        missing, stale = sorted(self._methods.keys() - written), sorted(written - self._methods.keys())
         if missing or stale:
             raise GroupUsageError(
                 f"{kind.__qualname__} does not fit {self.worker_class.__qualname__}: it lacks {missing or 'nothing'} "
