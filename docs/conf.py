@@ -28,12 +28,20 @@ html_theme = "furo"
 html_title = "fanfold"
 
 
-def skip_plain_fields(*told: Any) -> bool | None:
-    """Leave out the fields of named tuples: "Alias for field number 0" tells nobody anything."""
-    _app, _what, _name, member, *_ = told
-    return True if str(member.__doc__).startswith("Alias for field number") else None
+def leave_out(app: Sphinx, what: str, *told: Any) -> bool | None:
+    """Leave out what a reference page need not say.
+
+    Fields of named tuples: "Alias for field number 0" tells nobody anything. And names that a package takes over from a
+    sibling for its users' convenience: they are described where they are at home.
+    """
+    _name, member, *_ = told
+    package = f"fanfold.{app.env.docname.rpartition('/')[2]}"
+    home = str(getattr(member, "__module__", package))
+    taken_over = what == "module" and home.startswith("fanfold.") and not f"{home}.".startswith(f"{package}.")
+    plain_field = str(member.__doc__).startswith("Alias for field number")
+    return True if taken_over or plain_field else None
 
 
 def setup(app: Sphinx) -> None:
     """Register what Sphinx asks."""
-    app.connect("autodoc-skip-member", skip_plain_fields)
+    app.connect("autodoc-skip-member", leave_out)
