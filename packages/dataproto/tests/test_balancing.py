@@ -41,7 +41,7 @@ def test_results_come_back_in_order(
     assert picture(split.restore(joined)) == picture(batch)
     assert split.weights == [
         sum(weights[row] for row in part.tolist())
-        for part in split.permutation.split([len(piece) for piece in split.pieces])
+        for part in split.permutation.split_with_sizes([len(piece) for piece in split.pieces])
     ]
 
 

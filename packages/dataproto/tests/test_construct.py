@@ -12,7 +12,7 @@ from fanfold.dataproto import ColumnError, ColumnTypeError, DataProto, DataProto
 def test_equal_length_lists_stay_one_object_for_each_row() -> None:
     batch = DataProto.from_dict({"x": torch.arange(3)}, {"ids": [[1, 2], [3, 4], [5, 6]]})
     ids = batch.non_tensor_batch["ids"]
-    assert (ids.shape, ids.dtype, type(ids[1]), ids[1]) == ((3,), object, list, [3, 4])
+    assert (ids.shape, str(ids.dtype), type(ids[1]).__name__, ids[1]) == ((3,), "object", "list", [3, 4])
     joined = DataProto.concat([batch, DataProto.from_dict({"x": torch.arange(2)}, {"ids": [[7], [8, 9, 10]]})])
     assert list(joined.non_tensor_batch["ids"]) == [[1, 2], [3, 4], [5, 6], [7], [8, 9, 10]]
 

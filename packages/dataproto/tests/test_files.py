@@ -26,14 +26,13 @@ def test_values_come_back_with_the_types_that_went_in(tmp_path: Path, picture: C
         True,
         1,
     ]
-    batch = DataProto.from_dict(
-        {"x": torch.arange(12)}, {"c": cells, "m": [[cells] * 2] * 12}, {"k": cells, 5: "int key"}
-    )
+    meta: dict[Any, Any] = {"k": cells, 5: "int key"}
+    batch = DataProto.from_dict({"x": torch.arange(12)}, {"c": cells, "m": [[cells] * 2] * 12}, meta)
     batch.save(tmp_path / "b")
     loaded = DataProto.load(tmp_path / "b")
     assert picture(loaded) == picture(batch)
     assert [type(cell) for cell in loaded["c"]] == [type(cell) for cell in cells]
-    assert loaded.meta_info[5] == "int key"
+    assert list(loaded.meta_info.values())[1] == "int key"
 
 
 def test_save_to_disk_and_load_from_disk(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_other_objects_need_permission_on_both_sides(tmp_path: Path) -> None:
         DataProto.load(tmp_path / "b")
     assert DataProto.load(tmp_path / "b", allow_pickle=True)["s"][1][0].value == 3
     with pytest.raises(WireError, match="a generator cannot be pickled"):
-        DataProto(meta_info={"f": (x for x in ())}).save(tmp_path / "c", allow_pickle=True)
+        DataProto(meta_info={"f": (number for number in range(3))}).save(tmp_path / "c", allow_pickle=True)
 
 
 def test_a_value_that_contains_itself(tmp_path: Path) -> None:

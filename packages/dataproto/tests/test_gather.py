@@ -2,12 +2,12 @@
 
 import socket
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tensordict import TensorDict
 
 from fanfold.dataproto import ColumnTypeError, DataProto, MergeError, all_gather_data_proto
@@ -60,7 +60,8 @@ def _port() -> int:
 
 @pytest.mark.timeout(240)
 def test_all_gather_with_different_numbers_of_rows(port: int) -> None:
-    mp.spawn(work, (port, 2), nprocs=2)
+    spawn: Any = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+    spawn(work, (port, 2), nprocs=2)
 
 
 def test_misuse() -> None:

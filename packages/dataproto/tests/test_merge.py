@@ -35,7 +35,12 @@ def test_a_conflict_names_key_positions_and_values() -> None:
 
 
 def test_metrics_become_lists_once() -> None:
-    parts = [{"metrics": {"loss": 1.0}}, {"metrics": {"loss": 2.0, "kl": 0.1}}, {"metrics": None}, {}]
+    parts: list[dict[str, Any]] = [
+        {"metrics": {"loss": 1.0}},
+        {"metrics": {"loss": 2.0, "kl": 0.1}},
+        {"metrics": None},
+        {},
+    ]
     once = merged(*parts)
     assert once == {"metrics": {"loss": [1.0, 2.0], "kl": [0.1]}}
     assert merged(once) == once

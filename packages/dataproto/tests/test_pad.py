@@ -34,4 +34,4 @@ def test_misuse() -> None:
         unpad_dataproto(batch, -1)
     for misused in (pad_dataproto_to_divisor, unpad_dataproto):
         with pytest.raises(ColumnTypeError, match="got a list; expected a DataProto"):
-            misused([1], 2)  # type: ignore[operator]
+            misused([1], 2)  # type: ignore[type-var]

@@ -25,7 +25,7 @@ def test_select_takes_names_and_refuses_unknown_ones() -> None:
         ((None, None, ["z"]), "meta"),
     ):
         with pytest.raises(MissingKeyError, match=f"{name}.*: there is no 'z'; there are"):
-            sample().select(*arguments)  # type: ignore[arg-type]
+            sample().select(*arguments)
     with pytest.raises(MissingKeyError):
         DataProto.from_dict(None, {"s": ["a"]}).select(["x"])
     with pytest.raises(ColumnTypeError, match="batch_keys is 3"):

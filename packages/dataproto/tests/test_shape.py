@@ -54,10 +54,10 @@ def test_padding_may_be_enabled_for_one_batch_or_for_all(monkeypatch: pytest.Mon
         assert not numbered(3).is_padding_enabled()
         with pytest.raises(ColumnTypeError, match="auto_padding is 1"):
             DataProtoConfig.auto_padding = 1  # type: ignore[assignment]
-        DataProtoConfig.auto_padding = None  # type: ignore[assignment]
+        DataProtoConfig.auto_padding = None
         assert numbered(3).is_padding_enabled()
     finally:
-        DataProtoConfig.auto_padding = None  # type: ignore[assignment]
+        DataProtoConfig.auto_padding = None
 
 
 def test_split() -> None:

@@ -127,14 +127,15 @@ def test_operations_on_mapped_columns(picture: Callable[[DataProto], Any]) -> No
         {"x": torch.arange(2), "j": torch.nested.nested_tensor_from_jagged(torch.arange(3), offsets)}, {"s": ["a", "b"]}
     )
     stream, buffers = out_of_band(batch)
-    for change in (
+    changes: list[Callable[[DataProto], DataProto]] = [
         lambda x: x.rename("x", "z").rename("z", "x"),
         lambda x: x.union(batch.clone()),
         lambda x: x.to("cpu").select(["x", "j"]),
         lambda x: pickle.loads(pickle.dumps(x)),
         lambda x: DataProto.concat(x.chunk(2)),
-    ):
-        made = change(pickle.loads(stream, buffers=buffers))
+    ]
+    for change in changes:
+        made: Any = change(pickle.loads(stream, buffers=buffers))
         assert picture(made) == picture(batch)
         made.batch["x"].fill_(5)
         made.batch["j"].values().fill_(5)

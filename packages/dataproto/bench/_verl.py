@@ -1,0 +1,70 @@
+"""verl's container for the comparison: from the package registry, without its dependencies, into a temporary folder."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+VERSION = "0.9.1"
+UV = Path(__file__).resolve().parents[3] / ".uv" / "bin" / "uv"
+
+
+class _Nothing(ModuleType):
+    """Stands for a package that verl imports beside its container and that is not installed here."""
+
+    __path__: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda self, *_, **__: None})
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what no other finder has found, while verl is imported."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".", maxsplit=1)[0] in {"verl", "torch_npu", "modelscope", *sys.stdlib_module_names}:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Nothing(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is in it."""
+
+
+def load(folder: Path) -> Any:
+    """Install verl into `folder` and return its `DataProto`, or the reason why it cannot be had."""
+    if not (folder / "verl").exists():
+        installer = [found] if (found := shutil.which("uv") or (str(UV) if UV.exists() else None)) else None
+        command = (
+            [*installer, "pip", "install", "--python", sys.executable]
+            if installer
+            else [sys.executable, "-m", "pip", "install"]
+        )
+        done = subprocess.run(
+            [*command, "--no-deps", "--target", str(folder), f"verl=={VERSION}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return f"verl {VERSION} could not be installed: {done.stderr.strip().splitlines()[-1:]}"
+    sys.path.insert(0, str(folder))
+    finder = _Absent()
+    sys.meta_path.append(finder)
+    try:
+        from verl.protocol import DataProto  # noqa: PLC0415 (installed just now)
+    except Exception as error:  # noqa: BLE001 (whatever its import raises, the comparison is left out and says so)
+        return f"verl {VERSION} could not be imported: {type(error).__name__}: {error}"
+    finally:
+        sys.meta_path.remove(finder)
+    return DataProto
