@@ -14,6 +14,9 @@ os.environ.update(
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     RAY_USAGE_STATS_ENABLED="0",
     RAY_AUTH_MODE="disabled",
+    # Idle workers for each CPU that Ray believes in would take turns with the tests on the CPUs that there are.
+    RAY_prestart_worker_first_driver="0",
+    RAY_enable_worker_prestart="0",
     OMP_NUM_THREADS="1",
     PYTHONPATH=os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])),
 )

@@ -23,4 +23,10 @@ class TestRay(Conformance):
     @classmethod
     def make_group(cls, pool: Any, recipe: Any, **options: Any) -> RayWorkerGroup[Any]:
         places = RayResourcePool(pool, cpus_per_process=0.1) if isinstance(pool, list) else pool
-        return RayWorkerGroup(places, recipe, **options)
+        try:
+            group = RayWorkerGroup(places, recipe, **options)
+        except BaseException:
+            places.close()
+            raise
+        group._own_pool = places
+        return group

@@ -261,7 +261,7 @@ def test_a_recipe_without_arguments_is_enough_for_attaching_only(pair: RayResour
     assert recipe.cls is Fragile
     with pytest.raises(RecipeError, match="bad_rank"):
         RayWorkerGroup(pair, recipe)
-    with pytest.raises(RecipeError, match="'bad_rnak'"):
+    with pytest.raises(RecipeError, match="did you mean 'bad_rank'"):
         RayClassWithInitArgs(Fragile, bad_rnak=1)
 
 

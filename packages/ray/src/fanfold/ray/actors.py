@@ -213,7 +213,8 @@ def _sync_delegate(name: str, generates: bool) -> Callable[..., Any]:
     def generate(self: RankProcess, *args: Any, **kwargs: Any) -> Iterator[Any]:
         with errors_travel():
             # No `yield from`: Ray sends values into generators, which the user's need not understand.
-            yield from _target(self, name)(*args, **kwargs)
+            for value in _target(self, name)(*args, **kwargs):  # noqa: UP028
+                yield value
 
     return generate if generates else call
 
