@@ -65,7 +65,7 @@ def train(group: Any, data: Iterator[DataProto], steps: int) -> list[float]:
         for batch, _ in zip(data, range(steps), strict=False):
             began = time.perf_counter()
             metrics = group.train_model(batch).meta_info["metrics"]
-            speed = int(batch.batch["attention_mask"].sum()) / (time.perf_counter() - began)
+            speed = int(batch["attention_mask"].sum()) / (time.perf_counter() - began)
             losses.append(metrics["loss"][0])
             progress.update(task, advance=1, loss=losses[-1], norm=metrics["grad_norm"][0], speed=speed)
     return losses
