@@ -83,6 +83,10 @@ def test_ranks_without_rows_are_skipped_where_the_method_says_so() -> None:
     assert run(skipped, lambda rank, batch: batch) == table(2)
 
 
+def test_a_call_without_batches_skips_nobody() -> None:
+    assert plan(Trainer.skip, GROUP, 3).ranks == (0, 1, 2, 3)
+
+
 def test_strict_methods_refuse_with_both_numbers_and_the_ways_out() -> None:
     plan(Trainer.strict, GROUP, table(8))
     with pytest.raises(
