@@ -177,11 +177,13 @@ def install_alone(
 
 @contextmanager
 def outside_the_tree(name: str) -> Iterator[Path]:
-    """A folder far from src with what the tests of a package may read: tests, README, pytest's configuration."""
+    """A folder far from src with what the tests of a package may read: tests, README, docs, pytest's configuration."""
     folder = PACKAGES[name].folder
     with tempfile.TemporaryDirectory(prefix=f"fanfold-{name}-") as temporary:
         copy = Path(temporary) / name
         shutil.copytree(folder / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        if (folder / "docs").is_dir():
+            shutil.copytree(folder / "docs", copy / "docs")
         shutil.copy(folder / "README.md", copy)
         shutil.copy(folder / "pyproject.toml", copy)
         yield copy
