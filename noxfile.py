@@ -236,7 +236,7 @@ def types(session: nox.Session) -> None:
     failed = [
         some
         for some in paths
-        if not passes(session, mypy, *some, *session.posargs, env={"MYPYPATH": f"{some[0]}/tests"})
+        if not passes(session, mypy, *some, *session.posargs, env={"MYPYPATH": f"{some[0]}/tests:{some[0]}/bench"})
     ]
     if failed:
         session.error(f"mypy found faults in {', '.join(path for some in failed for path in some)}")

@@ -1,12 +1,12 @@
 """verl's container for the comparison: from the package registry, without its dependencies, into a temporary folder."""
 
+import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableSequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ UV = Path(__file__).resolve().parents[3] / ".uv" / "bin" / "uv"
 class _Nothing(ModuleType):
     """Stands for a package that verl imports beside its container and that is not installed here."""
 
-    __path__: Sequence[str] = ()
+    __path__: MutableSequence[str] = []  # noqa: RUF012 (as the base class says it)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -62,9 +62,9 @@ def load(folder: Path) -> Any:
     finder = _Absent()
     sys.meta_path.append(finder)
     try:
-        from verl.protocol import DataProto  # noqa: PLC0415 (installed just now)
+        container = importlib.import_module("verl.protocol").DataProto
     except Exception as error:  # noqa: BLE001 (whatever its import raises, the comparison is left out and says so)
         return f"verl {VERSION} could not be imported: {type(error).__name__}: {error}"
     finally:
         sys.meta_path.remove(finder)
-    return DataProto
+    return container
