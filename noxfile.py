@@ -268,7 +268,9 @@ def lowest(session: nox.Session, package: str, version: str) -> None:
     bin_folder = fresh(session, f"lowest-{package}-{version}", version)
     names = (package, *declared_siblings(PACKAGES, package, "test"))
     projects = [f"--requirements={PACKAGES[name].folder}/pyproject.toml" for name in names]
-    install_alone(session, bin_folder, package, "--resolution=lowest-direct", *projects, groups=("test",))
+    install_alone(
+        session, bin_folder, package, "--resolution=lowest-direct", "--all-extras", *projects, groups=("test",)
+    )
     run(session, UV, "pip", "list", "--python", bin_folder / "python")
     run_tests_alone(session, bin_folder, package)
 
