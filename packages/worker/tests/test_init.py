@@ -90,7 +90,17 @@ def _in_a_fresh_interpreter(code: str) -> str:
 
 
 def test_import_brings_no_third_party_package_and_nothing_heavy() -> None:
-    heavy = ("torch", "numpy", "ray", "tensordict", "pytest", "cloudpickle", "asyncio", "multiprocessing", "socket")
+    heavy: tuple[str, ...] = (
+        "torch",
+        "numpy",
+        "ray",
+        "tensordict",
+        "pytest",
+        "cloudpickle",
+        "asyncio",
+        "multiprocessing",
+        "socket",
+    )
     heavy += ("logging", "subprocess", "concurrent", "json")
     code = f"import sys, fanfold.worker; print([name for name in {heavy} if name in sys.modules])"
     assert _in_a_fresh_interpreter(code).strip() == "[]"

@@ -69,7 +69,7 @@ def test_without_descriptors_left_the_content_is_read(monkeypatch: pytest.Monkey
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    monkeypatch.setattr("fanfold.worker.memory.mmap.mmap", refuse)
     (view,) = file.views(writable=True)
     view[0] = ord("x")
     assert bytes(view) == b"xbc"
@@ -134,7 +134,8 @@ def test_messages_arrive_in_order_with_their_memory(wire: Any) -> None:
     ]
     for message in messages:
         _send_all(here, message)
-    decoder, arrived = Decoder(), []
+    decoder = Decoder()
+    arrived: list[Any] = []
     while len(arrived) < len(messages):
         assert decoder.receive(there)
         arrived += decoder.messages()
@@ -146,7 +147,8 @@ def test_messages_arrive_in_order_with_their_memory(wire: Any) -> None:
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=8), st.data())
 def test_messages_survive_any_cuts(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(bytes(encode(body).rest) for body in bodies)
-    decoder, arrived = Decoder(), []
+    decoder = Decoder()
+    arrived: list[Any] = []
     while stream:
         cut = data.draw(st.integers(1, len(stream)))
         decoder.received += stream[:cut]

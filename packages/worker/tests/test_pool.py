@@ -146,6 +146,7 @@ def test_part_sizes(whole: int, parts: int) -> None:
 def test_attributes_are_kept_and_compared() -> None:
     left, right = FancyPool([2, 2], kind="H100").split([1, 3])
     assert isinstance(left, FancyPool)
+    assert isinstance(right, FancyPool)
     assert (left.kind, right.kind) == ("H100", "H100")
     joined = FancyPool([1], kind="H100").merge(FancyPool([2], kind="H100"))
     assert isinstance(joined, FancyPool)

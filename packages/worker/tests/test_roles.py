@@ -91,7 +91,7 @@ class Bare:
         return self.start
 
 
-ROLES = {"actor": ClassWithInitArgs(Actor, step=5), "actor_rollout": Rollout}
+ROLES: dict[str, ClassWithInitArgs | type] = {"actor": ClassWithInitArgs(Actor, step=5), "actor_rollout": Rollout}
 
 
 @pytest.fixture(name="group", params=["inline", "threads"])

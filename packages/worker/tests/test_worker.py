@@ -98,14 +98,15 @@ def test_taking_over_all_meshes_of_another_worker(rank: RankInfo) -> None:
     first, second, third = Worker(), Worker(), Worker()
     first.register_mesh_rank("train", 0, collect=False)
     first.register_mesh_rank("rollout", 1)
-    second.set_dispatch_collect(**first.get_dispatch_collect())
+    said: dict[str, Any] = first.get_dispatch_collect()
+    second.set_dispatch_collect(None, **said)
     assert second.get_dispatch_collect() == first.get_dispatch_collect()
     third.set_dispatch_collect("rollout", **first.get_dispatch_collect())
     assert third.get_dispatch_collect()["dispatch_dp_rank"] == {"rollout": 1}
     with pytest.raises(MeshError, match="is to take over mesh 'eval'"):
         third.set_dispatch_collect("eval", **first.get_dispatch_collect())
     with pytest.raises(MeshError, match="twice"):
-        second.set_dispatch_collect(**first.get_dispatch_collect())
+        second.set_dispatch_collect(None, **said)
     with pytest.raises(MeshError, match="collect flags of"):
         third.set_dispatch_collect(dispatch_dp_rank={"a": 0}, collect_dp_rank={})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from fanfold.worker.bind import BoundMethod, check_class, methods_of, unknown_method
 from fanfold.worker.calling import CallingGroup
@@ -47,6 +47,34 @@ class WorkerGroup(CallingGroup[WorkerT]):
         MethodNameClashError: The class registers a method that would hide an attribute of the group.
         UnknownOptionError: An option that does not exist, most often misspelt.
     """
+
+    @overload
+    def __init__(
+        self,
+        resource_pool: ResourcePool | Sequence[int],
+        class_with_init: type[WorkerT],
+        *,
+        backend: Backend | str | None = None,
+        name_prefix: str | None = None,
+        worker_env: Mapping[str, str] | None = None,
+        start_timeout: float = START_LIMIT,
+        call_timeout: float = CALL_LIMIT,
+        warn_after: float | None = WARN_AFTER,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: WorkerGroup[Any],
+        resource_pool: ResourcePool | Sequence[int],
+        class_with_init: ClassWithInitArgs,
+        *,
+        backend: Backend | str | None = None,
+        name_prefix: str | None = None,
+        worker_env: Mapping[str, str] | None = None,
+        start_timeout: float = START_LIMIT,
+        call_timeout: float = CALL_LIMIT,
+        warn_after: float | None = WARN_AFTER,
+    ) -> None: ...
 
     @refuses_typos
     def __init__(  # noqa: PLR0913  # each by keyword
