@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, register
@@ -20,6 +21,19 @@ class ProbeTrainer(MegatronTrainer):
         """Return this rank's weights by their names in the whole model."""
         named = load_engine("model").named_weights(self._built.module)
         return {name: weight.detach().clone() for name, weight in named}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def gather_moments(self) -> dict[str, torch.Tensor]:
+        """Return this rank's second moments by the names of the weights; not for a distributed optimizer."""
+        (part,) = self._built.optimizer.chained_optimizers
+        named = load_engine("model").named_weights(self._built.module)
+        return {name: part.optimizer.state[weight]["exp_avg_sq"].clone() for name, weight in named}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def limit_file_size(self, limit: int) -> None:
+        """Let no file of this process and its children grow over so many bytes: a disk that is full."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron

@@ -47,16 +47,24 @@ class RankProcess:
     awaited: list[Reply] = field(default_factory=list)
 
     def ask(self, message: object) -> Reply:
-        self.pipe.send(message)
-        self.awaited.append(Reply(self))
-        return self.awaited[-1]
+        reply = Reply(self)
+        try:
+            self.pipe.send(message)
+        except OSError:
+            reply.outcome = self._lost()
+        else:
+            self.awaited.append(reply)
+        return reply
+
+    def _lost(self) -> Failure:
+        return Failure(RuntimeError(f"process {self.process.pid} ended"), lost=True)
 
     def receive(self) -> None:
         reply = self.awaited.pop(0)
         try:
             reply.outcome = self.pipe.recv()
-        except EOFError:
-            reply.outcome = Failure(RuntimeError(f"process {self.process.pid} ended"), lost=True)
+        except (EOFError, OSError):
+            reply.outcome = self._lost()
 
 
 class RankPool:
@@ -69,10 +77,14 @@ class RankPool:
         self._processes = []
         for _ in range(size):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there,), daemon=True)
+            process = context.Process(target=_serve, args=(there,))
             process.start()
             there.close()
             self._processes.append(RankProcess(here, process))
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(process.process.pid) for process in self._processes]
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
         infos = rank_infos(order.slots, order.group, self.name, ("127.0.0.1", free_port()))

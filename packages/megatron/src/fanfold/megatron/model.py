@@ -213,4 +213,15 @@ def _optimizer(wrapped: Any, plan: DevicePlan, optimizer: OptimizerConfig) -> An
         config=settings, model_chunks=[wrapped], **accepted(get_megatron_optimizer, use_gloo_process_groups=False)
     )
     wrapped.config.grad_scale_func = made.scale_loss
+    for optimizer_part in getattr(made, "chained_optimizers", [made]):
+        _prepare_moments(optimizer_part.optimizer)
     return made
+
+
+def _prepare_moments(adam: Any) -> None:
+    # With torch's Adam, Megatron cannot save an optimizer that has made no step yet.
+    if isinstance(adam, torch.optim.Adam | torch.optim.AdamW):
+        for group in adam.param_groups:
+            for weight in group["params"]:
+                moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+                adam.state[weight] = {"step": torch.zeros(()), **moments}

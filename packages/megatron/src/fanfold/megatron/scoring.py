@@ -30,8 +30,7 @@ def score(built: Built, rows: Rows, plan: StepPlan, temperature: float) -> tuple
     reports = passes.run(built, rows, plan, partial(_forward, temperature=temperature), backward=False)
     both = torch.zeros(2 * plan.padded_rows, rows.tokens.shape[1], device=built.device)
     if parallel_state.is_pipeline_last_stage():
-        log_probs, entropies = zip(*reports, strict=True)
-        both = passes.whole_rows(torch.cat([*log_probs, *entropies]))
+        both = passes.whole_rows(torch.cat([part for kind in zip(*reports, strict=True) for part in kind]))
     log_probs, entropies = passes.to_all_stages(both).chunk(2)
     return log_probs[: len(rows)], entropies[: len(rows)]
 

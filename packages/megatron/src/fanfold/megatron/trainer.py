@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.dataproto import DataProto
 from fanfold.dispatch import Dispatch, NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
 from fanfold.megatron.agreement import StepPlan, agree_on_step
 from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
-from fanfold.megatron.errors import BatchError, ModelConfigError, NonFiniteLossError, NotInitialisedError
+from fanfold.megatron.directories import CheckpointPath
+from fanfold.megatron.errors import (
+    BatchError,
+    CheckpointError,
+    ModelConfigError,
+    NonFiniteLossError,
+    NotInitialisedError,
+)
 from fanfold.megatron.losses import CrossEntropy, TokenLoss
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
 from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
@@ -139,6 +147,62 @@ class MegatronTrainer(MegatronWorker):
         both = load_engine("scoring").score(self._built, rows, plan, temperature)
         log_probs, entropy = (rows.at_callers_positions(values) for values in both)
         return DataProto.from_dict(tensors={"log_probs": log_probs, "entropy": entropy})
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def save_checkpoint(self, path: str, keep: int | None = None, time_limit: float = 600.0) -> str:
+        """Write weights, optimizer and step to `path/step-<number>`, whole or not at all.
+
+        Args:
+            path: A directory on a file system that all nodes share.
+            keep: How many of the newest checkpoints stay; all of them when left out.
+            time_limit: Seconds for writing.
+
+        Returns:
+            The checkpoint's directory.
+
+        Raises:
+            CheckpointError: A rank could not write, or not in time; earlier checkpoints are as they were.
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("save_checkpoint")
+        if keep is not None and keep < 1:
+            raise CheckpointError(f"keep={keep} must be 1 or more, or None to keep all")
+        place = CheckpointPath(Path(path).absolute(), self.step)
+        load_engine("checkpoint").save(self._built, self.model, place, limit=time_limit, keep=keep)
+        return str(place.final)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def load_checkpoint(self, path: str, step: int | None = None, optimizer: bool = True) -> int:
+        """Read what `save_checkpoint` wrote, in this layout or in any other.
+
+        Args:
+            path: The same path.
+            step: Which checkpoint; the newest when left out.
+            optimizer: Whether the optimizer's moments and the step are taken over too; otherwise training starts anew
+                from these weights.
+
+        Returns:
+            The step that training goes on from.
+
+        Raises:
+            CheckpointError: There is none, or it is of another model (the first weight that differs is named).
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("load_checkpoint")
+        root = Path(path).absolute()
+        found: int = load_engine("checkpoint").load(self._built, self.model, root, step, optimizer=optimizer)
+        self.step = found if optimizer else 0
+        return self.step
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def state_digest(self) -> str:
+        """Hash the weights of the whole model; the same weights give the same text in every layout."""
+        self._need_model("state_digest")
+        digest: str = load_engine("digest").state_digest(self._built)
+        return digest
 
     def _agree(self, batch: DataProto, further: tuple[str, ...] = ()) -> tuple[StepPlan, Rows]:
         return agree_on_step(self._read(batch, further), self.parallel, self.micro_batch_size, self.tensor_device)

@@ -1,0 +1,268 @@
+"""Saving and loading in Megatron's distributed format: any layout writes, any layout reads.
+
+Every step that can fail on one rank is followed by a comparison of notes, so that all ranks raise and none waits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import threading
+import warnings
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from fanfold.megatron import directories
+from fanfold.megatron.errors import CheckpointError
+from torch.distributed.checkpoint.api import CheckpointException
+
+from megatron.core import dist_checkpointing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fanfold.megatron.config import ModelConfig
+    from fanfold.megatron.directories import CheckpointPath
+    from fanfold.megatron.model import Built
+
+_FORMAT = 1
+# Of the formats for the moments of a distributed optimizer, one that another layout can read.
+_RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
+_LAST_WORDS = 2.0
+_LOADER = "load_parameter_state_from_fully_reshardable"
+
+
+def save(built: Built, model: ModelConfig, place: CheckpointPath, *, limit: float, keep: int | None) -> None:
+    """Write a checkpoint from all ranks.
+
+    Args:
+        built: This rank's part.
+        model: The whole model's config, which is kept with the weights.
+        place: Where to; the path must be the same file system on all ranks.
+        limit: Seconds for writing.
+        keep: How many checkpoints to keep below the same path; None keeps all.
+
+    Raises:
+        CheckpointError: A rank could not write, or not in time. Earlier checkpoints are as they were.
+    """
+    first = torch.distributed.get_rank() == 0
+    _everywhere(place, "begin", lambda: _begin(place, first=first))
+    _everywhere(place, "see the directory", lambda: _check_seen(place))
+    try:
+        _everywhere(place, "write", lambda: _write(built, place, limit))
+        about = {
+            "format": _FORMAT,
+            "step": place.step,
+            "model": asdict(model),
+            **_kind(built),
+            "shapes": _shapes(built),
+        }
+        _everywhere(place, "finish", lambda: place.complete(about) if first else None)
+    except CheckpointError:
+        if first:
+            place.abandon()
+        raise
+    if first and keep is not None:
+        directories.keep_newest(place.root, keep)
+    torch.distributed.barrier()
+
+
+def load(built: Built, model: ModelConfig, root: Path, step: int | None, *, optimizer: bool) -> int:
+    """Read a checkpoint into this rank's part.
+
+    Args:
+        built: This rank's part.
+        model: The whole model's config.
+        root: The path that was saved to.
+        step: Which checkpoint; the newest when None.
+        optimizer: Whether the optimizer's moments are read too.
+
+    Returns:
+        The step.
+
+    Raises:
+        CheckpointError: There is none, it is of another model, or it cannot be read. When the model differs, nothing
+            has changed; an error in the middle of reading leaves the weights undefined.
+    """
+    found: list[CheckpointPath] = []
+    _everywhere(None, "find the checkpoint", lambda: found.append(directories.find(root, step)))
+    place = found[0]
+    _everywhere(place, "compare", lambda: _check_fits(built, model, place, optimizer=optimizer))
+    _everywhere(place, "read", lambda: _read(built, place, optimizer=optimizer))
+    return place.step
+
+
+def _begin(place: CheckpointPath, *, first: bool) -> None:
+    if importlib.util.find_spec("psutil") is None:
+        # Megatron's writer needs it, does not declare it, and without it hangs for ever.
+        raise CheckpointError("saving needs psutil; pip install psutil")
+    if first:
+        place.begin()
+
+
+def _check_seen(place: CheckpointPath) -> None:
+    if not place.partial.is_dir():
+        raise CheckpointError(f"{place.partial} is not there; the path must lie on a file system that all nodes share")
+
+
+def _write(built: Built, place: CheckpointPath, limit: float) -> None:
+    request = dist_checkpointing.save(_state(built, loading=False), str(place.partial), async_sharded_save=True)
+    arguments = list(request.async_fn_args)
+    if request.preload_fn is not None:
+        arguments[1] = request.preload_fn()
+    done = _within(limit, request.async_fn, arguments, request.async_fn_kwargs or {})
+    _everywhere(place, "write in time", lambda: _check_done(limit, done=done))
+    for finish in request.finalize_fns:
+        finish()
+
+
+def _within(limit: float, function: Callable[..., Any] | None, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Run what writes the files on a thread of its own, and say whether it was over in time."""
+    if function is None:
+        return True
+    before = set(multiprocessing.active_children())
+    writer = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True, name="checkpoint writer")
+    writer.start()
+    writer.join(limit)
+    if not writer.is_alive():
+        return True
+    for process in set(multiprocessing.active_children()) - before:
+        process.kill()
+    writer.join(_LAST_WORDS)
+    _empty(args[-1])
+    return False
+
+
+def _empty(results: Any) -> None:
+    # Megatron has one queue of results in a process: what came too late would be taken for the next save's.
+    while not results.empty():
+        results.get()
+
+
+def _check_done(limit: float, *, done: bool) -> None:
+    if not done:
+        raise CheckpointError(f"writing was not over within {limit:g} s; is the file system slow, or a writer gone?")
+
+
+def _read(built: Built, place: CheckpointPath, *, optimizer: bool) -> None:
+    with warnings.catch_warnings():
+        # torch's reader is on its way from one class of sharded tensors to another, and says so for each tensor.
+        warnings.simplefilter("ignore", FutureWarning)
+        state = dist_checkpointing.load(_state(built, loading=True, optimizer=optimizer), str(place.final))
+    built.module.load_state_dict(state["model"])
+    if optimizer:
+        _read_moments(built, state["optimizer"])
+    else:
+        built.optimizer.reload_model_params()
+
+
+def _read_moments(built: Built, state: dict[str, Any]) -> None:
+    if not _is_distributed(built):
+        # Megatron writes no step where it is 0, and misses it when it reads.
+        state.get("optimizer", state)["state"].setdefault("common_step", torch.zeros(()))
+        built.optimizer.load_state_dict(state)
+        return
+    (part,) = built.optimizer.chained_optimizers
+    moments = state.pop("param_state")
+    part.load_state_dict(state)
+    # torch's Adam keeps the step beside the moments, where Megatron's loader takes it for a moment, and misses it in
+    # the file. It also left one tensor there for all weights, which Adam would then count up once for each of them.
+    adam = part.optimizer
+    steps = {weight: kept.pop("step") for weight, kept in adam.state.items() if "step" in kept}
+    part.load_parameter_state_from_fully_reshardable(moments)
+    for weight, step in steps.items():
+        adam.state[weight]["step"] = step.clone()
+
+
+def _is_distributed(built: Built) -> bool:
+    return bool(built.wrapped.ddp_config.use_distributed_optimizer)
+
+
+def _check_reshardable(built: Built) -> None:
+    parts = getattr(built.optimizer, "chained_optimizers", [built.optimizer])
+    if _is_distributed(built) and not all(hasattr(part, _LOADER) for part in parts):
+        raise CheckpointError(
+            "this version of Megatron-Core writes no distributed optimizer that another layout can read; "
+            "use OptimizerConfig(distributed=False), or a newer megatron-core"
+        )
+
+
+def _state(built: Built, *, loading: bool, optimizer: bool = True) -> dict[str, Any]:
+    weights = built.module.sharded_state_dict()
+    if not optimizer:
+        return {"model": weights}
+    _check_reshardable(built)
+    further = {"metadata": _RESHARDABLE} if _is_distributed(built) else {}
+    return {"model": weights, "optimizer": built.optimizer.sharded_state_dict(weights, is_loading=loading, **further)}
+
+
+def _check_fits(built: Built, model: ModelConfig, place: CheckpointPath, *, optimizer: bool) -> None:
+    about = directories.read_about(place)
+    if about["format"] != _FORMAT:
+        raise CheckpointError(f"{place.final} has format {about['format']}; this version reads format {_FORMAT}")
+    for key, shape in _local_shapes(built).items():
+        saved = about["shapes"].get(key)
+        if saved != shape:
+            raise CheckpointError(
+                f"{place.final} is of another model: there {key} has the shape {saved or 'of nothing'}, here {shape}; "
+                f"it was saved with {_different(about['model'], asdict(model))}"
+            )
+    here = _kind(built)
+    if optimizer and any(about[field] != value for field, value in here.items()):
+        raise CheckpointError(
+            f"{place.final} was saved with another kind of optimizer: {_different(about, here)}; "
+            "take the same, or optimizer=False for the weights alone"
+        )
+
+
+def _about(built: Built, model: ModelConfig, place: CheckpointPath) -> dict[str, Any]:
+    about = {"format": _FORMAT, "step": place.step, "model": asdict(model)}
+    return {**about, **_kind(built), "shapes": _shapes(built)}
+
+
+def _kind(built: Built) -> dict[str, Any]:
+    return {"precision": "bf16" if built.config.bf16 else "float32", "distributed": _is_distributed(built)}
+
+
+def _local_shapes(built: Built) -> dict[str, list[int]]:
+    """Return the whole shapes of the weights on this stage; layers are stacked under one name."""
+    weights = built.module.sharded_state_dict().values()
+    return {weight.key: list(weight.global_shape) for weight in weights if hasattr(weight, "global_shape")}
+
+
+def _shapes(built: Built) -> dict[str, list[int]]:
+    stages: list[dict[str, list[int]]] = [{}] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(stages, _local_shapes(built))
+    return {key: shape for stage in stages for key, shape in stage.items()}
+
+
+def _different(saved: dict[str, Any], ours: dict[str, Any]) -> str:
+    fields = [
+        f"{field}={saved.get(field)} (here {value})" for field, value in ours.items() if saved.get(field) != value
+    ]
+    return ", ".join(fields) or "the same config"
+
+
+def _everywhere(place: CheckpointPath | None, what: str, action: Callable[[], Any]) -> None:
+    """Do something on every rank, and raise on every rank when it failed on one."""
+    problem: BaseException | None = None
+    try:
+        action()
+    except (Exception, CheckpointException) as error:  # noqa: BLE001  # whatever it was, the other ranks must hear of it
+        problem = error
+    texts: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(texts, _text(problem))
+    failed = [(rank, text) for rank, text in enumerate(texts) if text is not None]
+    if failed:
+        rank, text = failed[0]
+        where = f" {place.final}" if place else ""
+        others = f" (and {len(failed) - 1} more ranks)" if len(failed) > 1 else ""
+        raise CheckpointError(f"checkpoint{where}: rank {rank}{others} could not {what}: {text}") from problem
+
+
+def _text(problem: BaseException | None) -> str | None:
+    if problem is None or isinstance(problem, CheckpointError):
+        return str(problem) if problem else None
+    return f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,112 @@
+"""Where checkpoints lie, and how one comes to be there: whole or not at all.
+
+A checkpoint is the directory `step-00000012` below the caller's path. It is written under a name that nobody looks for,
+and gets its own by one rename when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fanfold.megatron.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"^step-(\d{8,})$")
+_ABOUT = "fanfold.json"
+
+
+@dataclass(frozen=True)
+class CheckpointPath:
+    """The place of one checkpoint.
+
+    Attributes:
+        root: The caller's path.
+        step: Number of the last step that the checkpoint contains.
+    """
+
+    root: Path
+    step: int
+
+    @property
+    def final(self) -> Path:
+        """Where it lies when it is complete."""
+        return self.root / f"step-{self.step:08d}"
+
+    @property
+    def partial(self) -> Path:
+        """Where it is written."""
+        return self.root / f".partial-step-{self.step:08d}"
+
+    def begin(self) -> None:
+        """Make an empty place to write to; what an interrupted save left there is removed."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+
+    def complete(self, about: dict[str, Any]) -> None:
+        """Give the written checkpoint its name; one of the same step that was there is replaced."""
+        (self.partial / _ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for file in self.partial.iterdir():
+            _flush(file)
+        _flush(self.partial)
+        replaced = self.root / f".replaced-step-{self.step:08d}"
+        shutil.rmtree(replaced, ignore_errors=True)
+        if self.final.exists():
+            self.final.rename(replaced)
+        self.partial.rename(self.final)
+        _flush(self.root)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Remove what was written so far."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+
+def steps_of(root: Path) -> list[int]:
+    """List the steps of the complete checkpoints below a path, oldest first."""
+    if not root.is_dir():
+        return []
+    matches = (_NAME.match(entry.name) for entry in root.iterdir() if (entry / _ABOUT).is_file())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def find(root: Path, step: int | None) -> CheckpointPath:
+    """Find a checkpoint by its step, or the newest.
+
+    Raises:
+        CheckpointError: There is none; the text names those that exist.
+    """
+    steps = steps_of(root)
+    if step is None and steps:
+        return CheckpointPath(root, steps[-1])
+    if step is not None and step in steps:
+        return CheckpointPath(root, step)
+    wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+    have = f"it has the steps {', '.join(map(str, steps))}" if steps else "it has none"
+    raise CheckpointError(f"{root} has no complete {wanted}; {have}")
+
+
+def read_about(place: CheckpointPath) -> dict[str, Any]:
+    """Read what the checkpoint says of itself."""
+    about: dict[str, Any] = json.loads((place.final / _ABOUT).read_text(encoding="utf-8"))
+    return about
+
+
+def keep_newest(root: Path, keep: int) -> None:
+    """Remove all complete checkpoints but the newest few."""
+    for step in steps_of(root)[:-keep]:
+        shutil.rmtree(CheckpointPath(root, step).final)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

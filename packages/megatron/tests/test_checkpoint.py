@@ -1,0 +1,235 @@
+"""Checkpoints: any layout writes, any layout reads; whole or not at all; a resumed run is the uninterrupted one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from fanfold.megatron import CheckpointError, OptimizerConfig, ParallelConfig, model_config
+from fanfold.megatron.directories import CheckpointPath, find, steps_of
+from fanfold.worker import ClassWithInitArgs, WorkerGroup
+from probe import ProbeTrainer, whole
+from rank_pool import RankPool
+from text import text_batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUTS = {
+    "alone": ParallelConfig(data=1),
+    "tp2": ParallelConfig(tensor=2, data=1),
+    "pp2": ParallelConfig(pipeline=2, data=1),
+    "tp2-pp2": ParallelConfig(tensor=2, pipeline=2, data=1),
+    "dp2-tp2-sp": ParallelConfig(tensor=2, data=2, sequence_parallel=True),
+    "cp2": ParallelConfig(context=2, data=1),
+}
+DISTRIBUTED = OptimizerConfig(distributed=True)
+
+
+def group_on(pool: RankPool, layout: ParallelConfig, **options: Any) -> Any:
+    return WorkerGroup([layout.world_size], ClassWithInitArgs(ProbeTrainer, parallel=layout, **options), backend=pool)
+
+
+def inline(**options: Any) -> Any:
+    return WorkerGroup([1], ClassWithInitArgs(ProbeTrainer, **options))
+
+
+def train(group: Any, *steps: int) -> list[float]:
+    return [
+        group.train_model(text_batch(4, 32, padded=True, first=4 * step)).meta_info["metrics"]["loss"][0]
+        for step in steps
+    ]
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("saved_in", LAYOUTS)
+def test_saved_in_one_layout_and_loaded_in_every_other(
+    pool: RankPool, tmp_path: Path, saved_in: str, *, distributed: bool
+) -> None:
+    options: dict[str, Any] = {"optimizer": OptimizerConfig(distributed=distributed)}
+    with group_on(pool, LAYOUTS[saved_in], seed=1, **options) as group:
+        group.init_model()
+        train(group, 0, 1)
+        assert set(group.save_checkpoint(str(tmp_path))) == {str(tmp_path / "step-00000002")}
+        digest = group.state_digest()[0]
+        moments = None if distributed else whole(LAYOUTS[saved_in], group.gather_moments())
+        losses = train(group, 2, 3)
+    for layout in LAYOUTS.values():
+        with group_on(pool, layout, seed=2, **options) as group:
+            group.init_model()
+            assert set(group.load_checkpoint(str(tmp_path))) == {2}
+            assert set(group.state_digest()) == {digest}
+            if moments is not None:
+                loaded = whole(layout, group.gather_moments())
+                assert all(torch.equal(loaded[name], moment) for name, moment in moments.items())
+            assert train(group, 2, 3) == pytest.approx(losses, abs=2e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"optimizer": DISTRIBUTED}])
+def test_resuming_in_the_same_layout_is_exact(pool: RankPool, tmp_path: Path, options: dict[str, Any]) -> None:
+    layout = ParallelConfig(tensor=2, data=2)
+    with group_on(pool, layout, **options) as group:
+        group.init_model()
+        train(group, 0, 1)
+        group.save_checkpoint(str(tmp_path))
+        losses = train(group, 2, 3)
+        digest = group.state_digest()
+    with group_on(pool, layout, seed=9, **options) as group:
+        group.init_model()
+        group.load_checkpoint(str(tmp_path))
+        assert train(group, 2, 3) == losses
+        assert group.state_digest() == digest
+
+
+@pytest.mark.timeout(400)  # two more sets of processes, each of which imports Megatron-Core
+def test_a_rank_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    layout = ParallelConfig(tensor=2, data=1)
+    first = RankPool(2)
+    with group_on(first, layout) as group:
+        group.init_model()
+        losses = train(group, 0, 1, 2, 3)
+    group = group_on(first, layout)
+    group.init_model()
+    seen = []
+    for step in (0, 1):
+        seen += train(group, step)
+        group.save_checkpoint(str(tmp_path), keep=1)
+    os.kill(first.pids[1], signal.SIGKILL)
+    with pytest.raises(Exception, match="ProbeTrainer_0:1"):
+        train(group, 2)
+    first.close()
+    second = RankPool(2)
+    with group_on(second, layout) as group:
+        group.init_model()
+        assert group.load_checkpoint(str(tmp_path)) == [2, 2]
+        seen += train(group, 2, 3)
+    second.close()
+    assert seen == losses
+
+
+def test_only_the_newest_are_kept_and_a_step_can_be_chosen(tmp_path: Path) -> None:
+    with inline() as group:
+        group.init_model()
+        digests = {}
+        for step in range(1, 5):
+            train(group, step)
+            group.save_checkpoint(str(tmp_path), keep=2)
+            digests[step] = group.state_digest()
+        assert steps_of(tmp_path) == [3, 4]
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["step-00000003", "step-00000004"]
+        assert group.load_checkpoint(str(tmp_path), step=3) == [3]
+        assert group.state_digest() == digests[3]
+        with pytest.raises(CheckpointError, match="has no complete checkpoint of step 2; it has the steps 3, 4"):
+            group.load_checkpoint(str(tmp_path), step=2)
+
+
+def test_the_same_step_is_replaced(tmp_path: Path) -> None:
+    with inline() as group:
+        group.init_model()
+        group.save_checkpoint(str(tmp_path))
+        first = group.state_digest()
+        group.init_model()
+        group.save_checkpoint(str(tmp_path))
+        assert group.load_checkpoint(str(tmp_path)) == [0]
+        assert group.state_digest() == first
+        assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000000"]
+
+
+def test_a_half_written_one_is_never_found(tmp_path: Path) -> None:
+    place = CheckpointPath(tmp_path, 7)
+    place.begin()
+    (place.partial / "common.pt").write_bytes(b"half")
+    (tmp_path / "step-00000009").mkdir()  # without what a complete one says of itself
+    assert steps_of(tmp_path) == []
+    with pytest.raises(CheckpointError, match="has no complete checkpoint; it has none"):
+        find(tmp_path, None)
+    with pytest.raises(CheckpointError, match="has no complete checkpoint; it has none"):
+        find(tmp_path / "nowhere", None)
+
+
+def test_weights_alone_start_a_new_training(tmp_path: Path) -> None:
+    with inline() as group:
+        group.init_model()
+        train(group, 0, 1)
+        group.save_checkpoint(str(tmp_path))
+        digest = group.state_digest()
+    with inline(seed=4, optimizer=DISTRIBUTED) as group:
+        group.init_model()
+        with pytest.raises(CheckpointError, match=r"another kind of optimizer: distributed=False \(here True\)"):
+            group.load_checkpoint(str(tmp_path))
+        assert group.load_checkpoint(str(tmp_path), optimizer=False) == [0]
+        assert group.state_digest() == digest
+        train(group, 2)
+
+
+def test_a_checkpoint_of_another_model_changes_nothing(tmp_path: Path) -> None:
+    with inline() as group:
+        group.init_model()
+        group.save_checkpoint(str(tmp_path))
+    for model, text in (
+        ({"ffn_hidden_size": 256}, r"linear_fc2.weight has the shape \[2, 128, 352\], here \[2, 128, 256\]"),
+        ({"num_layers": 4}, r"has the shape \[2, \d+.*\], here \[4, .*num_layers=2 \(here 4\)"),
+        ({"vocab_size": 512}, r"word_embeddings.weight has the shape \[256, 128\], here \[512, 128\]"),
+    ):
+        with inline(model=model_config("tiny", **model)) as group:
+            group.init_model()
+            before = group.state_digest()
+            with pytest.raises(CheckpointError, match=text):
+                group.load_checkpoint(str(tmp_path))
+            assert group.state_digest() == before
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(pool: RankPool, tmp_path: Path) -> None:
+    with group_on(pool, LAYOUTS["tp2"]) as group:
+        group.init_model()
+        train(group, 0)
+        group.save_checkpoint(str(tmp_path))
+        digest = group.state_digest()
+        train(group, 1)
+        group.limit_file_size(50_000)
+        try:
+            with pytest.raises(CheckpointError, match=r"rank \d.* could not write"):
+                group.save_checkpoint(str(tmp_path))
+        finally:
+            group.limit_file_size(resource.RLIM_INFINITY)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000001"]
+        assert group.save_checkpoint(str(tmp_path))[0].endswith("step-00000002")
+        assert group.load_checkpoint(str(tmp_path), step=1) == [1, 1]
+        assert group.state_digest() == digest
+
+
+def test_a_save_that_takes_too_long_ends(pool: RankPool, tmp_path: Path) -> None:
+    with group_on(pool, LAYOUTS["tp2"]) as group:
+        group.init_model()
+        with pytest.raises(CheckpointError, match="could not write in time: writing was not over within 1e-06 s"):
+            group.save_checkpoint(str(tmp_path), time_limit=1e-6)
+        assert list(tmp_path.iterdir()) == []
+        digest = group.state_digest()
+        group.save_checkpoint(str(tmp_path))
+        group.init_model()
+        group.load_checkpoint(str(tmp_path))
+        assert group.state_digest() == digest
+
+
+def test_without_psutil_saving_says_so_and_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
+    with inline() as group:
+        group.init_model()
+        with pytest.raises(CheckpointError, match="saving needs psutil"):
+            group.save_checkpoint(str(tmp_path))
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with inline() as group:
+        group.init_model()
+        with pytest.raises(CheckpointError, match=r"rank 0 could not begin: .*Error"):
+            group.save_checkpoint(str(tmp_path / "file" / "below"))
+        with pytest.raises(CheckpointError, match="keep=0 must be 1 or more"):
+            group.save_checkpoint(str(tmp_path), keep=0)
