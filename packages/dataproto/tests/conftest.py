@@ -186,7 +186,7 @@ def token(value: Any) -> Any:  # noqa: PLR0911 (one line for each kind)
     if isinstance(value, float):
         return ("float", repr(value))
     if isinstance(value, dict):
-        return ("dict", [(token(key), token(item)) for key, item in value.items()])
+        return ("dict", sorted(((token(key), token(item)) for key, item in value.items()), key=repr))
     if isinstance(value, list | tuple):
         return (type(value).__name__, [token(item) for item in value])
     return (type(value).__name__, value)

@@ -43,7 +43,7 @@ import fanfold.dataproto, fanfold.dataproto.tensordicts
 added = set(sys.modules) - before
 tops = {name.split(".")[0] for name in added} - {"fanfold", "safetensors", "numpy"} - sys.stdlib_module_names
 print(sorted(tops), "torch.utils.data" in added)
-print([name for name in ("ray", "transformers", "pandas") if name in sys.modules])
+print([name for name in ("ray", "transformers", "pandas") if name in added])
 """
 
 

@@ -56,7 +56,10 @@ class Balancing(Indexing):
         order.sort(key=lambda piece: piece[0] if piece else rows)
         permutation, inverse = balance.permutation_of(order)
         totals = [float(weight[piece].sum()) for piece in order]
-        return BalancedSplit([self.select_idxs(piece) for piece in order], permutation, inverse, totals)
+        pieces_of = [
+            self.select_idxs(rows_of) for rows_of in permutation.split_with_sizes([len(piece) for piece in order])
+        ]
+        return BalancedSplit(pieces_of, permutation, inverse, totals)
 
     def _weights(self, weights: Any, rows: int) -> Tensor:
         found = self[weights] if isinstance(weights, str) else weights

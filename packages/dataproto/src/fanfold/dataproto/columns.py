@@ -4,7 +4,7 @@ Letters: `B` rows. Each function takes a column with B rows and knows nothing of
 columns share during one operation goes through `Shared`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -93,16 +93,22 @@ def _stack_rows(column: Column) -> list[Any]:
 
 
 def restack(rows: list[Any], like: Column) -> Column:
-    """Make a stack of row leaves; without any row the column keeps its place as an empty leaf."""
-    if rows:
-        return NonTensorStack(*rows)
-    return NonTensorData(None, batch_size=[0, *like.batch_size[1:]])
+    """Make a stack of row leaves; without any row it is a part of the stack that it came from."""
+    return NonTensorStack(*rows) if rows else like[:0]
+
+
+def stack_of(values: Iterable[Any]) -> Column:
+    """Make a column of one Python value for each row; what is wrapped already stays as it is."""
+    rows = [value if is_shared_value(value) else NonTensorData(value) for value in values]
+    return NonTensorStack(*rows) if rows else NonTensorStack(NonTensorData(None))[:0]
 
 
 def stacked(value: Any, depth: int) -> Column:
     """Make a stack of per-row values, nested as deep as the batch size is long."""
     if not depth:
         return NonTensorData(value)
+    if not value:
+        return NonTensorStack(NonTensorData(None))[:0]
     return NonTensorStack(*[stacked(item, depth - 1) for item in value])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
@@ -140,12 +140,13 @@ class Constructing(BatchState):
         return cls._made(tensors, arrays, other.meta_info)
 
     def to_tensordict(self) -> TensorDict:
-        """Make one TensorDict of all parts: object columns as stacks, `meta_info` as shared values.
+        """Make one TensorDict of all parts: non-tensor columns as stacks of rows, `meta_info` as shared values.
 
-        Tensors are shared with this batch. The result has the batch size [B].
+        Tensors are shared with this batch. The result has the batch size [B]. `from_tensordict` gives the batch back; a
+        stack does not know dtypes, so an array with more than one dimension comes back as a column of arrays.
 
         Raises:
-            MergeError: one name is used in two parts.
+            MergeError: one name is used in two parts, or a key of `meta_info` is no name.
 
         >>> DataProto.from_dict({"x": torch.arange(2)}, {"s": ["a", "b"]}).to_tensordict().batch_size
         torch.Size([2])
@@ -165,6 +166,8 @@ class Constructing(BatchState):
         parts = {"batch": self._columns(), "non_tensor_batch": self.non_tensor_batch, "meta_info": self.meta_info}
         for part, names in parts.items():
             for name in names:
+                if type(name) is not str:
+                    raise MergeError(f"meta_info has the key {name!r}; a TensorDict has names (str) only")
                 if name in seen:
                     raise MergeError(
                         f"{name!r} is in {seen[name]} and in {part}; a TensorDict holds a name once. Rename."
@@ -212,12 +215,11 @@ def _sorted_by_part(tensordict: TensorDictBase) -> tuple[dict[str, Column], dict
         if column_rules.is_shared_value(column):
             values[name] = column.data
         elif column_rules.is_stack(column):
-            arrays[name] = objects.object_column(column.tolist())
+            arrays[name] = objects.plain_column(column.tolist())
         else:
             tensors[name] = column
     return tensors, arrays, values
 
 
 def _stack_of(array: Iterable[Any]) -> Column:
-    rows = [NonTensorData(cell) for cell in array]
-    return NonTensorStack(*rows) if rows else NonTensorData(None, batch_size=[0])
+    return column_rules.stack_of(array)

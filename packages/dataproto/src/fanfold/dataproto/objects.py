@@ -25,6 +25,14 @@ def object_column(values: Iterable[object]) -> Array:
     return np.fromiter(items, dtype=object, count=len(items))
 
 
+def plain_column(values: Sequence[object]) -> Array:
+    """Make a column of values that lost their array: of one dtype where all are scalars of it, else of objects."""
+    first = type(values[0]) if values else object
+    if issubclass(first, np.generic) and all(type(value) is first for value in values):
+        return np.array(values)
+    return object_column(values)
+
+
 def as_column(name: str, values: object) -> Array:
     """Take an array as it is and turn another sequence into an object column.
 

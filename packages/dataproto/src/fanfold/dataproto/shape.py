@@ -237,7 +237,7 @@ class Shaping(Indexing):
         if not amount:
             return
         row = 0 if padding_candidate == "first" else rows - 1
-        made = self.select_idxs([*range(rows), *[row] * amount])
+        made = self.select_idxs(torch.cat([torch.arange(rows), torch.full((amount,), row)]))
         self._replace(made._table, made.non_tensor_batch)
 
 
@@ -334,10 +334,12 @@ def _checked(data: Sequence[Any]) -> list[Any]:
 
 
 def _concat_tables(tables: list[Table | None], out: Any) -> Table | None:
-    found = [table for table in tables if table is not None]
-    if not found:
-        return None
     names = _same_names("tensor", [{} if table is None else table.columns for table in tables])
+    found = [table for table in tables if table is not None]
+    if not found or len(found) < len(tables):
+        return (
+            None  # where one part has no tensor columns at all, none has, and other columns say how many rows there are
+        )
     rows, shared = sum(table.rows for table in found), Shared()
     targets = targets_of(out, found[0], rows)
     made = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
@@ -50,14 +50,7 @@ def assign_non_tensor_stack(tensor_dict: TensorDictBase, key: str, val: Sequence
         raise ColumnError(
             f"column {key!r} has {len(rows)} values; expected one for each row of {list(tensor_dict.batch_size)}"
         )
-    tensor_dict.set(key, stack_of(rows))
-
-
-def stack_of(rows: Sequence[Any]) -> Column:
-    """Make a column of one Python value for each row."""
-    if not rows:
-        return NonTensorData(None, batch_size=[0])
-    return NonTensorStack(*[row if column_rules.is_shared_value(row) else NonTensorData(row) for row in rows])
+    tensor_dict.set(key, column_rules.stack_of(rows))
 
 
 def assign_non_tensor(tensor_dict: TensorDictBase, **kwargs: Any) -> TensorDictBase:
@@ -185,7 +178,7 @@ def _column_of(name: str, value: Any) -> Column:
     if isinstance(value, list):
         if value and all(isinstance(row, Tensor) for row in value):
             return stack.stacked(name, value)
-        return stack_of(value)
+        return column_rules.stack_of(value)
     column_rules.check(name, value)
     return value
 
