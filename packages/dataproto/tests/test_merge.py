@@ -12,7 +12,7 @@ def holding(**meta: Any) -> DataProto:
 
 
 def merged(*metas: dict[str, Any], **rules: Any) -> dict[str, Any]:
-    return DataProto.concat([holding(**meta) for meta in metas], merge=rules or None).meta_info  # type: ignore[no-any-return]
+    return DataProto.concat([holding(**meta) for meta in metas], merge=rules or None).meta_info
 
 
 def test_keys_of_all_parts_stay() -> None:

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -6,6 +6,9 @@ import torch
 from tensordict import TensorDict
 
 from fanfold.dataproto import ColumnError, ColumnTypeError, DataProto, DataProtoItem, MissingKeyError, RowIndexError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def sample() -> DataProto:
@@ -123,11 +126,12 @@ def test_columns_that_share_their_lengths_still_do() -> None:
 def test_a_reusable_buffer() -> None:
     batch = DataProto.from_dict({"x": torch.arange(4), "h": torch.zeros(4, dtype=torch.bfloat16)})
     buffer = DataProto.from_dict({"x": torch.zeros(9, dtype=torch.int64), "h": torch.zeros(9, dtype=torch.bfloat16)})
-    for make, values in (
+    makers: list[tuple[Callable[[], DataProto], list[int]]] = [
         (lambda: batch.select_idxs([3, 1], out=buffer), [3, 1]),
         (lambda: batch.repeat(2, out=buffer), [0, 0, 1, 1, 2, 2, 3, 3]),
         (lambda: DataProto.concat([batch, batch[:1]], out=buffer), [0, 1, 2, 3, 0]),
-    ):
+    ]
+    for make, values in makers:
         made = make()
         assert made["x"].tolist() == values
         assert made["x"].data_ptr() == buffer["x"].data_ptr()

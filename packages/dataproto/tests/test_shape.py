@@ -168,7 +168,7 @@ def test_concat_refuses_what_does_not_fit() -> None:
     with pytest.raises(MergeError, match="concat got no batches"):
         DataProto.concat([])
     with pytest.raises(ColumnTypeError, match="part 1 is a int"):
-        DataProto.concat([base, 3])
+        DataProto.concat([base, 3])  # type: ignore[type-var]
 
 
 def test_concat_of_arrays_converts_no_values() -> None:

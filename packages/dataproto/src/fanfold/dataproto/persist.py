@@ -77,10 +77,19 @@ class Persisting(BatchState):
         return made
 
     def save_to_disk(self, filepath: StrPath, *, allow_pickle: bool = False) -> None:
-        """Do the same as `save`."""
+        """Do the same as `save`.
+
+        >>> DataProto.from_dict({"x": torch.arange(3)}).save_to_disk(Path(tempfile.mkdtemp()) / "batch")
+        """
         self.save(filepath, allow_pickle=allow_pickle)
 
     @classmethod
     def load_from_disk(cls, filepath: StrPath, *, allow_pickle: bool = False) -> Self:
-        """Do the same as `load` with all columns."""
+        """Do the same as `load` with all columns.
+
+        >>> path = Path(tempfile.mkdtemp()) / "batch"
+        >>> DataProto.from_dict({"x": torch.arange(3)}).save(path)
+        >>> DataProto.load_from_disk(path)["x"]
+        tensor([0, 1, 2])
+        """
         return cls.load(filepath, allow_pickle=allow_pickle)

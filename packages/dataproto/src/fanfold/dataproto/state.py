@@ -74,6 +74,9 @@ class BatchState:
         What is in it may be written. On a received batch the first access copies the rows of this batch's columns out
         of the memory that belongs to the sender, once; `batch["column"]` and `select` before that narrow what is
         copied.
+
+        >>> DataProto.from_dict({"x": torch.zeros(2)}).batch["x"]
+        tensor([0., 0.])
         """
         if self._td is None:
             found = self._table_or_none()
@@ -91,7 +94,11 @@ class BatchState:
 
     @property
     def non_tensor_batch(self) -> dict[str, Array]:
-        """The non-tensor columns: numpy arrays with the rows first."""
+        """The non-tensor columns: numpy arrays with the rows first.
+
+        >>> DataProto.from_dict(None, {"s": ["a", "b"]}).non_tensor_batch
+        {'s': array(['a', 'b'], dtype=object)}
+        """
         if self._objects is None:
             self._decode()
         assert self._objects is not None
@@ -105,7 +112,11 @@ class BatchState:
 
     @property
     def meta_info(self) -> Meta:
-        """Values that belong to the whole batch."""
+        """Values that belong to the whole batch.
+
+        >>> DataProto(meta_info={"step": 3}).meta_info
+        {'step': 3}
+        """
         if self._meta is None:
             self._own_meta()
         assert self._meta is not None
@@ -141,6 +152,12 @@ class BatchState:
         Raises:
             ColumnError: a column has other rows, no rows at all (0-d), or a layout that cannot be divided.
             ColumnTypeError: a part or a column has the wrong type.
+
+        >>> batch = DataProto.from_dict({"x": torch.zeros(2)})
+        >>> batch.non_tensor_batch["s"] = np.array(["a"])
+        >>> batch.check_consistency()
+        Traceback (most recent call last):
+        fanfold.dataproto.errors.ColumnError: non-tensor column 's' has 1 rows; expected 2, as the tensor columns have
         """
         found = self._tensors()
         if found is not None:
