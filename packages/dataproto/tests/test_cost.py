@@ -16,6 +16,7 @@ from fanfold.dataproto import DataProto, fold_batch_dim, pad_dataproto_to_diviso
 from fanfold.dataproto.entry import freeze
 
 FEW, MANY = 20, 2_000
+SOME = 100  # garbage collection and caches may call something; rows would call 1,980 times
 
 
 def numeric(rows: int) -> DataProto:
@@ -83,7 +84,7 @@ def test_no_python_for_each_row(name: str) -> None:
     operation(numeric(FEW), FEW)  # what is imported or cached at first use
     batches = numeric(FEW), numeric(MANY)
     few, many = (calls(lambda batch=batch: operation(batch, len(batch))) for batch in batches)  # type: ignore[misc]
-    assert many <= few + 2
+    assert many < few + SOME
 
 
 def test_no_python_for_each_row_of_a_file(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_no_python_for_each_row_of_a_file(tmp_path: Path) -> None:
         return calls(lambda: batch.save(path)) + calls(lambda: DataProto.load(path))
 
     there_and_back(FEW)
-    assert there_and_back(MANY) <= there_and_back(FEW) + 2
+    assert there_and_back(MANY) < there_and_back(FEW) + SOME
 
 
 def test_a_view_prints_and_pickles_its_own_rows_only() -> None:

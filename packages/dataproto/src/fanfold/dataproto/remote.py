@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from fanfold.dataproto import indexing, parts
+from fanfold.dataproto import fetch, indexing, parts
 from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.errors import ColumnTypeError, MergeError, MissingKeyError, RemoteError, RemoteTimeoutError
 from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Slice
@@ -166,10 +166,10 @@ class DataProtoFuture:
         """
         limit = _Limit(timeout)
         read = self._header_reader(limit)
-        wanted = parts.plan(self._node, None, None, read)
-        handles = list(dict.fromkeys(parts.handles_of(wanted)))
+        wanted = fetch.plan(self._node, None, None, read)
+        handles = list(dict.fromkeys(fetch.handles_of(wanted)))
         values = self._store.fetch(handles, limit.left()) if handles else []
-        return parts.assemble(wanted, dict(zip(handles, values, strict=True)))
+        return fetch.assemble(wanted, dict(zip(handles, values, strict=True)))
 
     def result(self, timeout: float | None = None) -> Any:
         """Do the same as `get`."""
