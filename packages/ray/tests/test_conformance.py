@@ -28,5 +28,5 @@ class TestRay(Conformance):
         except BaseException:
             places.close()
             raise
-        group._own_pool = places
+        group._take_over(places)
         return group

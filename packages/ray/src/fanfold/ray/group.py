@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fanfold.ray.arguments import existing_members, meeting_point, placement_of, recipe_of, uses_gpu
@@ -144,7 +145,9 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             )
             birth.settle(self._members, recipe.cls)
         self._owned = not detached
-        self._own_pool = None if pool is resource_pool or detached else pool
+        self._own_pool: RayResourcePool | None = None
+        if pool is not resource_pool and not detached:
+            self._take_over(pool)
         self._live(where, birth.custodian, birth.keep_for, birth)
 
     @property
@@ -166,6 +169,11 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self.resource_pool = None
         self._own_pool = None
         self._live(namespace, None, None)
+
+    def _take_over(self, pool: RayResourcePool) -> None:
+        """End the pool with the group: when that is closed, or when nobody holds it any more."""
+        self._own_pool = pool
+        weakref.finalize(self, pool.close).atexit = False
 
     def _live(
         self, namespace: str, custodian: Actor | None, keep_for: float | None, birth: GroupBirth | None = None
@@ -297,7 +305,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             return
         if self._presence is not None:
             self._presence.end()
-        if self._own_pool is not None:
+        if self._own_pool is not None and self._owned:  # a copy that travelled here owns neither ranks nor pool
             self._own_pool.close()
 
     def stop(self, limit: float = STOP_LIMIT) -> None:
