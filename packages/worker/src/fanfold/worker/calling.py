@@ -14,6 +14,7 @@ from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline
 from fanfold.worker.meshes import mesh_from
 from fanfold.worker.options import DEFAULTS, CallOptions
+from fanfold.worker.promises import arrived, promise_of
 from fanfold.worker.rank import current_rank
 from fanfold.worker.ranks import Ranks
 from fanfold.worker.roles import RoleCall
@@ -183,7 +184,11 @@ class CallingGroup(Generic[WorkerT]):
             args, kwargs = resolved(args, kwargs, deadline)
         call = self._submit(self.plan(spec, function, args, kwargs, options), spec, function, deadline)
         blocks = spec.blocking if options.blocking is None else options.blocking
-        return call.result() if blocks else call
+        return call.result() if blocks else self._promise(call)
+
+    def _promise(self, call: Call) -> Any:
+        """Return what a call that does not block gives; a backend that stores results may know better."""
+        return promise_of(call)
 
     def _limit(self, spec: MethodSpec, function: Callable[..., Any], options: CallOptions) -> Deadline:
         seconds = next(s for s in (options.timeout, spec.timeout, self._call_timeout) if s is not None)
@@ -194,7 +199,7 @@ class CallingGroup(Generic[WorkerT]):
 
     def _submit(self, plan: CallPlan, spec: MethodSpec, function: Callable[..., Any], deadline: Deadline) -> Call:
         self._ranks.wait_until_free(plan.ranks, deadline)
-        placed = {piece: self._backend.place(plan.value(piece)) for piece in plan.pieces()}
+        placed = {piece: self._backend.place(self._value(plan, piece, spec, deadline)) for piece in plan.pieces()}
         members = [self._members[rank] for rank in plan.ranks]
         method, readonly = self._how_to_call(function), spec.inputs == "readonly"
         wanted = set(plan.collected)
@@ -208,6 +213,10 @@ class CallingGroup(Generic[WorkerT]):
             deadline=deadline,
             owner=self,
         )
+
+    def _value(self, plan: CallPlan, piece: Any, spec: MethodSpec, deadline: Deadline) -> Any:
+        value = plan.value(piece)
+        return arrived(value, deadline) if spec.materialize_futures else value
 
     def _send(self, members: Sequence[StartedRank], requests: Sequence[Request]) -> Sequence[Any]:
         if self._ranks.call_all is not None:
