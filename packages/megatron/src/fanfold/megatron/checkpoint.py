@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import queue
 import threading
 import warnings
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fanfold.megatron import directories
 from fanfold.megatron.errors import CheckpointError
+from fanfold.megatron.parallel import accepted
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fanfold.megatron.config import ModelConfig
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
 _FORMAT = 1
 # Of the formats for the moments of a distributed optimizer, one that another layout can read.
 _RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
-_LAST_WORDS = 2.0
 _LOADER = "load_parameter_state_from_fully_reshardable"
 
 
@@ -108,7 +111,12 @@ def _check_seen(place: CheckpointPath) -> None:
 
 
 def _write(built: Built, place: CheckpointPath, limit: float) -> None:
-    request = dist_checkpointing.save(_state(built, loading=False), str(place.partial), async_sharded_save=True)
+    # In two parts, so that the one which has no collectives can be given a limit; by Megatron's own writer, since newer
+    # versions take another package's unless told.
+    further = accepted(dist_checkpointing.save, async_strategy="mcore")
+    state = _state(built, loading=False)
+    with _plain_queue():
+        request = dist_checkpointing.save(state, str(place.partial), async_sharded_save=True, **further)
     arguments = list(request.async_fn_args)
     if request.preload_fn is not None:
         arguments[1] = request.preload_fn()
@@ -116,6 +124,21 @@ def _write(built: Built, place: CheckpointPath, limit: float) -> None:
     _everywhere(place, "write in time", lambda: _check_done(limit, done=done))
     for finish in request.finalize_fns:
         finish()
+
+
+@contextmanager
+def _plain_queue() -> Iterator[None]:
+    """Give Megatron's writer an ordinary queue for its results, which here go from a thread to its own process alone.
+
+    It would start a server process for them, which runs the user's script once more where that has no
+    `if __name__ == "__main__"`, and outlives a rank that is killed.
+    """
+    before = getattr(filesystem_async, "_results_queue", None)
+    filesystem_async._results_queue = queue.Queue()  # noqa: SLF001  # it has no other door
+    try:
+        yield
+    finally:
+        filesystem_async._results_queue = before  # noqa: SLF001  # as above
 
 
 def _within(limit: float, function: Callable[..., Any] | None, args: list[Any], kwargs: dict[str, Any]) -> bool:
@@ -130,15 +153,7 @@ def _within(limit: float, function: Callable[..., Any] | None, args: list[Any], 
         return True
     for process in set(multiprocessing.active_children()) - before:
         process.kill()
-    writer.join(_LAST_WORDS)
-    _empty(args[-1])
     return False
-
-
-def _empty(results: Any) -> None:
-    # Megatron has one queue of results in a process: what came too late would be taken for the next save's.
-    while not results.empty():
-        results.get()
 
 
 def _check_done(limit: float, *, done: bool) -> None:

@@ -130,8 +130,9 @@ def initialise(module: GPTModel, model: ModelConfig, seed: int) -> None:
     rank = parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in named_weights(module):
         division = division_of(name)
-        if division.dimension is not None:
-            # Without the mark the gradient norm would count this part once, as if the other ranks had the same.
+        if division.dimension is not None and not getattr(parameter, "tensor_model_parallel", False):
+            # Older versions leave it to their own initialisation. Without the mark the gradient norm would count this
+            # part once, as if the other ranks had the same.
             tensor_parallel.set_tensor_model_parallel_attributes(parameter, True, division.dimension, division.pieces)
         whole = initial_weight(name, division.whole_shape(parameter.shape, ranks), model, seed)
         with torch.no_grad():
