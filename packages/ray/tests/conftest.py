@@ -23,8 +23,7 @@ os.environ.update(
 os.environ.pop("RAY_ADDRESS", None)
 
 import ray
-from fanfold.ray.cluster import living_placement_groups
-from fanfold.ray.names import named_actors
+from cluster_state import inventory
 from ray.cluster_utils import Cluster
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ def cluster(two_nodes: Cluster) -> Iterator[Cluster]:
     before = inventory()
     yield two_nodes
     assert inventory() == before
-
-
-def inventory() -> tuple[set[str], list[tuple[str, str]]]:
-    """Return the placement groups and the named actors of the cluster."""
-    return {str(row["name"]) for row in living_placement_groups()}, named_actors()
 
 
 @pytest.fixture

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from cluster_state import inventory
 from fanfold.ray import RayResourcePool, RayWorkerGroup
 from fanfold.worker.testing import Ability, Conformance
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ray.cluster_utils import Cluster
 
 
@@ -17,8 +20,10 @@ class TestRay(Conformance):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def on_cluster(cls, two_nodes: Cluster) -> None:
-        """Be in a cluster before anything is made."""
+    def on_cluster(cls, two_nodes: Cluster) -> Iterator[None]:
+        before = inventory()
+        yield
+        assert inventory() == before
 
     @classmethod
     def make_group(cls, pool: Any, recipe: Any, **options: Any) -> RayWorkerGroup[Any]:

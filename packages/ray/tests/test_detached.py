@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import drivers
 import pytest
 import ray
+from cluster_state import inventory, named, until
 from fanfold.ray import (
     BrokenGroupError,
     GroupStartingError,
@@ -21,23 +22,14 @@ from fanfold.ray import (
     list_groups,
     stop_group,
 )
-from fanfold.ray.cluster import living_placement_groups
 from fanfold.ray.custodian import custodian_of
-from fanfold.ray.names import named_actors
 from fanfold.worker import GroupUsageError, WorkerStartError
 from sample_workers import Fragile, Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ray.cluster_utils import Cluster
-
-
-def until(condition: Callable[[], object], limit: float = 60.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def start(name: str, **options: Any) -> RayWorkerGroup[Any]:
@@ -76,7 +68,7 @@ def test_workers_outlive_their_driver_and_are_found_by_name(cluster: Cluster, ad
     finally:
         assert stop_group("served")
     assert not stop_group("served")
-    assert living_placement_groups() == []
+    assert named("served") == ([], [])
 
 
 def test_closing_lets_go_and_stopping_ends(trainer: RayWorkerGroup[Any]) -> None:
@@ -87,8 +79,7 @@ def test_closing_lets_go_and_stopping_ends(trainer: RayWorkerGroup[Any]) -> None
     assert attached.lead() == 0
     attached.stop()
     attached.stop()
-    assert named_actors() == []
-    assert living_placement_groups() == []
+    assert named("trainer") == ([], [])
 
 
 def test_a_second_group_of_the_name_is_refused_and_told_about_the_first(trainer: RayWorkerGroup[Any]) -> None:
@@ -99,7 +90,7 @@ def test_a_second_group_of_the_name_is_refused_and_told_about_the_first(trainer:
     assert "stop_group('trainer')" in message
     assert trainer.lead() == 0
     ray.kill(trainer.workers[1])
-    until(lambda: len([name for _, name in named_actors() if "Plain" in name]) == 1)
+    until(lambda: "trainerPlain_1:0" not in named("trainer")[1])
     with pytest.raises(NameTakenError, match="but trainerPlain_1:0 is gone"):
         start("trainer")
 
@@ -117,7 +108,7 @@ def test_attaching_says_what_is_wrong(trainer: RayWorkerGroup[Any], address: str
         RayWorkerGroup.from_detached(ray_cls_with_init=Plain)
     pid = trainer._members[1].pid
     ray.kill(trainer.workers[1])
-    until(lambda: len([name for _, name in named_actors() if "Plain" in name]) == 1)
+    until(lambda: "trainerPlain_1:0" not in named("trainer")[1])
     with pytest.raises(BrokenGroupError, match=rf"rank 1 \(trainerPlain_1:0, node .*, pid {pid}\); 1 of 2 ranks live"):
         attach("trainer")
 
@@ -149,15 +140,15 @@ def test_a_dead_custodian_is_made_up_for_by_names(trainer: RayWorkerGroup[Any]) 
     found = RayWorkerGroup.from_detached("trainer", ray_cls_with_init=Plain)
     assert found.add(0) == [5, 5]
     ray.kill(trainer.workers[0])
-    until(lambda: len(named_actors()) == 1)
+    until(lambda: named("trainer")[1] == ["trainerPlain_1:0"])
     with pytest.raises(BrokenGroupError, match="has lost rank 0; 1 of 2 ranks live"):
         RayWorkerGroup.from_detached("trainer", ray_cls_with_init=Plain)
     assert stop_group("trainer")
-    assert living_placement_groups() == []
+    assert named("trainer") == ([], [])
 
 
 def test_groups_are_listed(trainer: RayWorkerGroup[Any]) -> None:
-    (state,) = list_groups()
+    (state,) = [state for state in list_groups() if state.group == "trainer"]
     assert (state.group, state.namespace, state.state) == ("trainer", "fanfold", "ready")
     assert list(state.worker_names) == trainer.worker_names
     assert state.age >= state.silence >= 0
@@ -167,8 +158,7 @@ def test_a_failed_start_leaves_nothing_and_the_name_free(cluster: Cluster) -> No
     pool = RayResourcePool([1, 1], cpus_per_process=0.5, detached=True)
     with pytest.raises(WorkerStartError, match="no such model"):
         RayWorkerGroup(pool, RayClassWithInitArgs(Fragile, 1, "raise"), name_prefix="failed", detached=True)
-    assert named_actors() == []
-    assert living_placement_groups() == []
+    assert named("failed") == ([], [])
     group = RayWorkerGroup(pool, Plain, name_prefix="failed", detached=True)
     assert group.lead() == 0
     group.stop()
@@ -177,24 +167,24 @@ def test_a_failed_start_leaves_nothing_and_the_name_free(cluster: Cluster) -> No
 def test_a_pool_stays_while_another_group_lives_in_it(trainer: RayWorkerGroup[Any]) -> None:
     assert isinstance(trainer.resource_pool, RayResourcePool)
     other = RayWorkerGroup(trainer.resource_pool, Plain, name_prefix="other", detached=True)
-    stop_group("trainer")
-    assert other.lead() == 0
-    assert len(living_placement_groups()) == 2
-    other.stop()
-    assert living_placement_groups() == []
+    try:
+        stop_group("trainer")
+        assert other.lead() == 0
+        assert len(named("trainer")[0]) == 2
+    finally:
+        other.stop()
+    assert named("trainer") == ([], [])
 
 
 def test_a_group_that_nobody_needs_ends_itself(cluster: Cluster) -> None:
-    group = start("kept", keep_for="3s")
-    time.sleep(5)
+    group = start("kept", keep_for="8s")
+    time.sleep(10)
     assert group.lead() == 0
     group.close()
-    until(lambda: named_actors() == [] and living_placement_groups() == [])
+    until(lambda: named("kept") == ([], []))
 
 
-def test_a_driver_that_dies_while_it_starts_leaves_nothing(
-    cluster: Cluster, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_dies_while_it_starts_leaves_nothing(cluster: Cluster, address: str) -> None:
     body = """
     import threading
     pool = RayResourcePool([1, 1], cpus_per_process=0.5, detached=True)
@@ -203,7 +193,7 @@ def test_a_driver_that_dies_while_it_starts_leaves_nothing(
         target=lambda: RayWorkerGroup(pool, recipe, name_prefix="orphan", detached=True), daemon=True
     )
     starting.start()
-    while len(ray.util.list_named_actors()) < 3:
+    while sum(name.startswith("orphan") for name in ray.util.list_named_actors()) < 3:
         pass
     say("starting")
     starting.join()
@@ -213,7 +203,7 @@ def test_a_driver_that_dies_while_it_starts_leaves_nothing(
         attach("orphan")
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate(timeout=30)
-    until(lambda: named_actors() == [] and living_placement_groups() == [], limit=90)
+    until(lambda: named("orphan") == ([], []))
 
 
 def test_a_group_that_is_not_detached_ends_with_its_driver(cluster: Cluster, address: str) -> None:
@@ -222,11 +212,12 @@ def test_a_group_that_is_not_detached_ends_with_its_driver(cluster: Cluster, add
     say(group.lead())
     input()
     """
+    before = inventory()[0]
     driver = drivers.begin(body, address)
-    assert len(named_actors()) == 2
+    assert named("mortal")[1] == ["mortalPlain_0:0", "mortalPlain_1:0"]
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate(timeout=30)
-    until(lambda: named_actors() == [] and living_placement_groups() == [])
+    until(lambda: named("mortal")[1] == [] and inventory()[0] == before)
 
 
 def test_without_a_cluster_everything_says_so() -> None:

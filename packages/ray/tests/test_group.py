@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
+from cluster_state import named
 from fanfold.dispatch import Dispatch, register
 from fanfold.ray import LifetimeError, NameTakenError, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from fanfold.ray.names import actor_named, named_actors
@@ -49,10 +50,6 @@ def group(two_nodes: Cluster) -> Iterator[RayWorkerGroup[Plain]]:
     recipe = RayClassWithInitArgs(Plain, start=10)
     with pool, RayWorkerGroup(pool, recipe, name_prefix="g", worker_env={"COLOR": "red"}) as group:
         yield group
-
-
-def own_actors() -> list[str]:
-    return [name for _, name in named_actors() if not name.startswith("gPlain_")]
 
 
 def test_ranks_know_who_they_are_before_their_module_is_imported(group: RayWorkerGroup[Plain]) -> None:
@@ -203,7 +200,7 @@ def test_closing_frees_names_and_shares(pair: RayResourcePool) -> None:
     assert group.lead() == 0
     group.close()
     group.close()
-    assert own_actors() == []
+    assert named("again")[1] == []
     with pytest.raises(GroupUsageError, match="closed"):
         group.lead()
     with RayWorkerGroup(pair, Plain, name_prefix="again") as second:
@@ -218,14 +215,14 @@ def test_a_constructors_own_error_comes_with_its_rank_and_nothing_is_left(pair: 
     assert "could not build its Fragile: KeyError: 'no such model'" in message
     assert 'raise KeyError("no such model")' in message
     assert isinstance(caught.value.__cause__, KeyError)
-    assert own_actors() == []
+    assert named("fFragile")[1] == []
 
 
 def test_a_process_that_ends_while_it_builds_is_named(pair: RayResourcePool) -> None:
     with pytest.raises(WorkerStartError, match=r"rank 1 \(fFragile_1:0, .*is gone") as caught:
         RayWorkerGroup(pair, RayClassWithInitArgs(Fragile, 1, "exit"), name_prefix="f")
     assert isinstance(caught.value.__cause__, WorkerLostError)
-    assert own_actors() == []
+    assert named("fFragile")[1] == []
 
 
 def test_a_start_that_takes_too_long_names_who_is_missing(pair: RayResourcePool) -> None:
@@ -233,7 +230,7 @@ def test_a_start_that_takes_too_long_names_who_is_missing(pair: RayResourcePool)
         WaitTimeoutError, match=r"rank 1 \(fFragile_1:0, node .*, pid .*\) is still importing or building"
     ):
         RayWorkerGroup(pair, RayClassWithInitArgs(Fragile, 1, "hang"), name_prefix="f", start_timeout=8)
-    assert own_actors() == []
+    assert named("fFragile")[1] == []
 
 
 def test_constructor_arguments_may_be_references_and_handles(pair: RayResourcePool) -> None:
@@ -341,7 +338,6 @@ def test_wrong_use_is_refused_before_anything_starts(pair: RayResourcePool) -> N
         RayWorkerGroup(pair, Plain, worker_names=["a"])
     with pytest.raises(TypeError, match="nmae_prefix"):
         RayWorkerGroup(pair, Plain, nmae_prefix="x")  # type: ignore[call-arg]
-    assert own_actors() == []
 
 
 class Clash(Worker):
@@ -353,7 +349,6 @@ class Clash(Worker):
 def test_a_method_that_hides_the_groups_own_leaves_nothing(pair: RayResourcePool) -> None:
     with pytest.raises(MethodNameClashError, match="worker_names"):
         RayWorkerGroup(pair, Clash)
-    assert own_actors() == []
 
 
 def test_joining_handles_of_several_groups(pair: RayResourcePool) -> None:

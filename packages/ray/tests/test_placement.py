@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import ray
+from cluster_state import inventory, until
 from fanfold.ray import NameTakenError, PlacementError, RayResourcePool, sort_placement_group_by_node_ip
-from fanfold.ray.cluster import living_placement_groups
 from fanfold.worker import PoolError, Slot
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
@@ -25,13 +25,6 @@ def gpu_node(cluster: Cluster) -> Iterator[None]:
     until(lambda: "GPU" not in ray.cluster_resources())
 
 
-def until(condition: object, limit: float = 30.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def node_of(pool: RayResourcePool) -> list[str]:
     return [place.node_id for place in pool.bundles()]
 
@@ -39,7 +32,6 @@ def node_of(pool: RayResourcePool) -> list[str]:
 def test_nothing_is_placed_before_it_is_needed(cluster: Cluster) -> None:
     pool = RayResourcePool([2, 2])
     assert not pool.is_placed
-    assert living_placement_groups() == []
     assert "not placed yet" in pool.describe()
 
 
@@ -51,7 +43,9 @@ def test_each_entry_has_a_node_of_its_own(cluster: Cluster) -> None:
         assert pool.get_placement_groups() == pool.pgs
         assert pool.slots() == (Slot(0, 0, 0, 2), Slot(1, 0, 1, 2), Slot(2, 1, 0, 2), Slot(3, 1, 1, 2))
         assert "rank 3: node" in pool.describe()
-    assert living_placement_groups() == []
+        names = {row["name"] for row in map(placement_group_table, pool.pgs)}
+        assert names <= inventory()[0]
+    assert not names & inventory()[0]
     pool.close()
 
 
@@ -91,7 +85,6 @@ def test_too_large_is_refused_at_once_with_a_table(cluster: Cluster) -> None:
     message = str(refused.value)
     assert "can never place process_on_nodes=[16] with 1 CPU for each process" in message
     assert "CPU       16               4        4" in message
-    assert living_placement_groups() == []
 
 
 def test_two_entries_that_fit_only_in_sum_are_refused_at_once(cluster: Cluster) -> None:
@@ -108,7 +101,7 @@ def test_busy_is_waited_for_and_then_says_who_holds_it(cluster: Cluster) -> None
         message = str(refused.value)
         assert "within 0.5 s this cluster could not place process_on_nodes=[2]" in message
         assert "holder (3)" in message
-        assert [row["name"] for row in living_placement_groups()] == ["holder"]
+        assert not [name for name in inventory()[0] if name.startswith("pool-")]
     finally:
         remove_placement_group(holder)
 

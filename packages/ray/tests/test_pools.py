@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import ray
+from cluster_state import inventory
 from fanfold.ray import (
     PlacementError,
     RayResourcePool,
@@ -16,7 +17,6 @@ from fanfold.ray import (
     ray_noset_visible_devices,
     split_resource_pool,
 )
-from fanfold.ray.cluster import living_placement_groups
 from fanfold.worker import GroupUsageError, PoolError, Slot
 from sample_workers import Plain
 
@@ -52,7 +52,7 @@ def test_parts_of_parts_and_sizes_by_list(pool: RayResourcePool) -> None:
     one, two = split_resource_pool(large, [1, 2])
     assert seats(one) + seats(two) == seats(pool)[1:]
     two.close()
-    assert len(living_placement_groups()) == 2
+    assert len([name for name in inventory()[0] if name.startswith("whole")]) == 2
 
 
 @pytest.mark.parametrize("sizes", [3, 0, -1, [1, 1], [4, 0], [5, -1], []])
@@ -80,7 +80,7 @@ def test_merging_keeps_ranks_in_order_and_refuses_what_differs(cluster: Cluster)
         assert seats(both) == seats(first) + seats(second)
         assert both.name_prefix == "a_b"
         both.close()
-        assert len(living_placement_groups()) == 3
+        assert {name[0] for name in inventory()[0]} >= {"a", "b"}
         with pytest.raises(PoolError, match=r"differ in cpus_per_process: 1.0 and 0.5"):
             merge_resource_pool(first, RayResourcePool([1], cpus_per_process=0.5))
         with pytest.raises(PoolError, match="parts of pools cannot be merged"):
@@ -114,9 +114,10 @@ def test_a_manager_checks_all_pools_together(cluster: Cluster) -> None:
     with pytest.raises(PoolError, match="no role 'critic'; the roles are 'actor', 'ref', 'rollout'"):
         manager.get_resource_pool("critic")
     manager.get_resource_pool("actor").get_placement_groups()
+    assert [name for name in inventory()[0] if name.startswith("train")] == ["trainfanfold_pool_2:0"]
     manager.close()
     manager.close()
-    assert living_placement_groups() == []
+    assert not [name for name in inventory()[0] if name.startswith("train")]
     with pytest.raises(PlacementError, match=r"can never place \{'train': \[3\], .*\} together"):
         ResourcePoolManager({"train": [3], "roll": [3], "more": [3]}, {}).create_resource_pool()
     with pytest.raises(PoolError, match="roles are mapped to absent"):
