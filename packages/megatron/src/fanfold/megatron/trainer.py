@@ -204,6 +204,11 @@ class MegatronTrainer(MegatronWorker):
         digest: str = load_engine("digest").state_digest(self._built)
         return digest
 
+    def close(self) -> None:
+        """Let go of the model, which holds on to the process groups, and of these."""
+        self._built = None
+        super().close()
+
     def _agree(self, batch: DataProto, further: tuple[str, ...] = ()) -> tuple[StepPlan, Rows]:
         return agree_on_step(self._read(batch, further), self.parallel, self.micro_batch_size, self.tensor_device)
 
