@@ -23,6 +23,7 @@ from fanfold.worker import (
     WorkerGroup,
     WorkerLostError,
     WorkerStartError,
+    create_colocated_worker_cls,
 )
 from fanfold.worker.starting import as_backend
 from fanfold.worker.testing import Fault, FaultyBackend, Probe
@@ -208,6 +209,8 @@ def test_peers_are_told_of_a_lost_rank() -> None:
     with WorkerGroup([3], Hooked, backend=FaultyBackend(InlineBackend(), [Fault(1, "dies", "work")])) as group:
         with pytest.raises(RuntimeError, match="made to die"):
             group.work()
+        with pytest.raises(RuntimeError, match="made to die"):
+            group.work()
         assert [event for event in Hooked.events if event[0] == ("lost", 1)] == [(("lost", 1), 0), (("lost", 1), 2)]
 
 
@@ -256,8 +259,11 @@ def test_inline_group_in_another_process_is_refused() -> None:
         code = f"import pickle\ntry: pickle.loads({sent!r})\nexcept ValueError as e: print(e)"
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
         assert "lives in its own process only" in done.stdout
-        part = pickle.loads(pickle.dumps(group[0]))
-        assert part.who() == [(0, 1)]
+    with WorkerGroup([3], create_colocated_worker_cls({"actor": Probe})) as group:
+        part = pickle.loads(pickle.dumps(group.actor[1:]))
+        assert part.who() == [(1, 3), (2, 3)]
+        assert (part.ranks, part.world_size) == ((1, 2), 2)
+        assert pickle.loads(pickle.dumps(group)).actor[0].who() == [(0, 3)]
     with pytest.raises(WorkerLostError, match="was closed"):
         part.who()
 

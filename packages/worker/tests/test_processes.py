@@ -291,6 +291,21 @@ def test_ranks_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     _until(lambda: not any(map(_lives, pids)))
 
 
+def test_forked_copy_of_the_driver_ends_nothing() -> None:
+    script = """
+        import os
+        from fanfold.worker import WorkerGroup
+        from fanfold.worker.testing import Probe
+        group = WorkerGroup([2], Probe, backend="processes")
+        if os.fork() == 0:
+            group.close()
+            raise SystemExit
+        os.wait()
+        print(group.who())
+    """
+    assert _run(script, "-Wignore::DeprecationWarning").stdout == "[(0, 2), (1, 2)]\n"
+
+
 def test_ctrl_c_of_a_driver_leaves_nothing(tmp_path: Path) -> None:
     script = f"""
         import os, signal, threading

@@ -102,7 +102,7 @@ def test_taking_over_all_meshes_of_another_worker(rank: RankInfo) -> None:
     first, second, third = Worker(), Worker(), Worker()
     first.register_mesh_rank("train", 0, collect=False)
     first.register_mesh_rank("rollout", 1)
-    said: dict[str, Any] = first.get_dispatch_collect()
+    said = first.get_dispatch_collect()
     second.set_dispatch_collect(None, **said)
     assert second.get_dispatch_collect() == first.get_dispatch_collect()
     third.set_dispatch_collect("rollout", **first.get_dispatch_collect())

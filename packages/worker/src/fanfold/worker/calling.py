@@ -16,7 +16,7 @@ from fanfold.worker.meshes import mesh_from
 from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.promises import arrived, promise_of
 from fanfold.worker.rank import current_rank
-from fanfold.worker.ranks import Ranks
+from fanfold.worker.ranks import Ranks, close_unheld
 from fanfold.worker.roles import RoleCall
 from fanfold.worker.stuck import table_of
 from fanfold.worker.views import chosen_ranks
@@ -75,7 +75,7 @@ class CallingGroup(Generic[WorkerT]):
         self._methods = methods_of(cls, type(self))
         # A group that nobody holds any more ends its ranks; its views hold it, and the interpreter's end is seen to by
         # the ranks themselves.
-        weakref.finalize(self, ranks.close).atexit = False
+        weakref.finalize(self, close_unheld, ranks).atexit = False
 
     @property
     def _backend(self) -> Backend:
@@ -248,11 +248,11 @@ class CallingGroup(Generic[WorkerT]):
         method = name if getattr(self.worker_class, name, None) is function else function
         return RoleCall(self._role, method) if self._role else method
 
-    def execute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def execute(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Run `function(worker, ...)` on every rank and return its values in rank order."""
         return self.run(_EVERY_RANK, function, args, kwargs)  # type: ignore[no-any-return]
 
-    def execute_all(self, method_name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def execute_all(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call any method of the worker class on every rank and return its values in rank order.
 
         Arguments go whole to every rank; `PerRank([...])` gives each rank its own.
@@ -261,18 +261,18 @@ class CallingGroup(Generic[WorkerT]):
 
     execute_all_sync = execute_all
 
-    def execute_all_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
+    def execute_all_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> Call:
         """Call any method of the worker class on every rank and return the `Call` at once."""
         warn_of_scattering(method_name, self.world_size, args, kwargs)
         return self.run(_EVERY_RANK, self._function(method_name), args, kwargs, _AT_ONCE)  # type: ignore[no-any-return]
 
-    def execute_rank_zero(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+    def execute_rank_zero(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any method of the worker class on rank 0 and return its value."""
         return self.run(_RANK_ZERO, self._function(method_name), args, kwargs)
 
     execute_rank_zero_sync = execute_rank_zero
 
-    def execute_rank_zero_async(self, method_name: str, *args: Any, **kwargs: Any) -> Call:
+    def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> Call:
         """Call any method of the worker class on rank 0 and return the `Call` at once."""
         return self.run(_RANK_ZERO, self._function(method_name), args, kwargs, _AT_ONCE)  # type: ignore[no-any-return]
 

@@ -244,7 +244,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
                 f"{self!r} cannot travel: only the driver's process reaches ranks of the {self._backend.name} backend"
             )
         state = {name: value for name, value in self.__dict__.items() if name not in _STAYS_AT_HOME}
-        return _arrived, (type(self), self._ranks.cls, *ticket(self._members), state)
+        return _arrived, (type(self), self._ranks.cls, *ticket(self._members), state, self._called)
 
     def __getattr__(self, name: str) -> Any:
         # Methods and roles are made when they are asked for, so that a group and its methods do not hold each other. A
@@ -265,14 +265,19 @@ class WorkerGroup(CallingGroup[WorkerT]):
         return sorted({*super().__dir__(), *self._methods, *self.roles})
 
 
-_STAYS_AT_HOME = ("_ranks", "_owner", "_methods")
+_STAYS_AT_HOME = ("_ranks", "_owner", "_methods", "_called", "_released")
 
 
-def _arrived(
-    kind: type[WorkerGroup[Any]], cls: type, take: Callable[..., Any], ticket: Sequence[Any], state: Mapping[str, Any]
+def _arrived(  # noqa: PLR0913, PLR0917  # what a pickle stream holds, once
+    kind: type[WorkerGroup[Any]],
+    cls: type,
+    take: Callable[..., Any],
+    ticket: Sequence[Any],
+    state: Mapping[str, Any],
+    called: tuple[int, ...] | None,
 ) -> WorkerGroup[Any]:
     backend, members = take(*ticket)
     group = object.__new__(kind)
     group._adopt(backend, members, cls, state["name_prefix"], owned=False)
     group.__dict__.update(state, _methods=methods_of(state["worker_class"], kind))
-    return group
+    return group if called is None else group._part(called)

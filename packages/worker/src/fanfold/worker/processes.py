@@ -103,7 +103,6 @@ class ProcessesBackend:
         link = RankLink(info, order.names[info.rank], process, here, self._changed)
         board.add(link)
         link.post(say.Boot(info, link.name, list(sys.path), list(sys.argv), recipe))
-        board.wake()
         return link
 
     def _ready(self, order: StartOrder, doors: Sequence[Door], deadline: Deadline) -> list[StartedRank]:
@@ -140,7 +139,6 @@ class ProcessesBackend:
                 call, method, request.args, request.kwargs, request.context, request.wanted, request.readonly
             ),
         )
-        rank.door.board.wake()
         return handle
 
     def wait(self, handles: Sequence[ProcessHandle], limit: float) -> set[int]:

@@ -100,6 +100,8 @@ class RankLink:
         self.calls: dict[int, ProcessHandle] = {}
         self.outbox: deque[Frame] = deque()
         self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.wake: Callable[[], None] = lambda: None
+        self._unshown: list[str] = []
         self._changed = changed
         self._decoder = Decoder()
         self._log_rest = b""
@@ -126,6 +128,8 @@ class RankLink:
             if self.lost is None:
                 self.outbox.append(encode(message))
                 self.flush()
+        if self.outbox:
+            self.wake()
 
     def flush(self) -> None:
         """Send what is waiting, as far as the socket takes it."""
@@ -171,12 +175,21 @@ class RankLink:
             callback()
 
     def print(self, data: bytes) -> None:
-        """Keep the last lines of the rank's output, and show all of it, each line with the rank's name."""
+        """Keep the last lines of the rank's output, and have all of it to show."""
         *lines, self._log_rest = (self._log_rest + data).split(b"\n")
         texts = [line.decode(errors="replace") for line in lines]
         self.log.extend(texts)
-        with contextlib.suppress(ValueError, OSError):  # the driver may have closed its own output
-            sys.stderr.write("".join(f"[{self.name}] {text}\n" for text in texts))
+        self._unshown += texts
+
+    def show(self) -> None:
+        """Write what the rank printed to the driver's standard error, each line with the rank's name.
+
+        Not under the lock: a reader who does not read would hold up everybody else.
+        """
+        texts, self._unshown = self._unshown, []
+        if texts:
+            with contextlib.suppress(ValueError, OSError):  # the driver may have closed its own output
+                sys.stderr.write("".join(f"[{self.name}] {text}\n" for text in texts))
 
     def end(self, *, expected: bool) -> None:
         """Take note that the process is over: what was asked of it has no other answer any more."""

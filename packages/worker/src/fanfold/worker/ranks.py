@@ -6,6 +6,7 @@ A group, its views and its calls share one of these.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -39,25 +40,30 @@ class Ranks:
         self.meshes: dict[str, dict[str, Mesh]] = {}
         self.bad_news: WorkerLostError | None = None
         self._left: list[Call] = []
+        self._told: set[int] = set()
+        self._process = os.getpid()
         self._lock = threading.Lock()
         atexit.register(self.close)
 
     def close(self, limit: float = STOP_LIMIT) -> None:
-        """End the ranks, rank 0 last, if they are owned; a second time does nothing."""
+        """End the ranks, rank 0 last, if they are owned; twice, or in a forked copy of the driver, does nothing."""
+        if os.getpid() != self._process:
+            self.closed = True  # and no lock is taken, which a thread of the driver may have held when it forked
+            return
         with self._lock:
             if self.closed:
                 return
             self.closed = True
-        busy = {member.rank for member, _ in self.busy()}
         atexit.unregister(self.close)
-        self._left = []
         if self.owned:
             deadline = Deadline(limit, "the end of the group")
-            self._say_goodbye(busy, limit / 2)
+            self._say_goodbye(limit / 2)
             self.backend.stop(self.members, max(1.0, deadline.left()))
+        self._left = []
 
-    def _say_goodbye(self, busy: set[int], limit: float) -> None:
+    def _say_goodbye(self, limit: float) -> None:
         if overrides_hook(self.cls, "on_stop"):
+            busy = {member.rank for member, _ in self.busy()}
             free = [member for member in reversed(self.members) if member.rank not in busy]
             for member, outcome in self.run_hook(free, "on_stop", (), limit):
                 self._tell(member, "on_stop", outcome)
@@ -101,13 +107,16 @@ class Ranks:
         self.members = tuple(by_rank[rank] for rank in sorted(by_rank))
         self.meshes.clear()
         self.bad_news = None
+        self._told -= {member.rank for member in renewed}
         self.forget(member.rank for member in renewed)
 
     def tell_peers(self, lost: Sequence[int]) -> None:
-        """Let the ranks that are left hear of those that are gone, when they are free."""
-        if overrides_hook(self.cls, "on_peer_lost") and not self.closed:
-            left = [member for member in self.members if member.rank not in lost]
-            self.submit_hook(left, "on_peer_lost", (list(lost),))
+        """Let the ranks that are left hear of those that are gone, when they are free; once of each."""
+        news = [rank for rank in lost if rank not in self._told]
+        self._told.update(news)
+        if news and overrides_hook(self.cls, "on_peer_lost") and not self.closed:
+            left = [member for member in self.members if member.rank not in self._told]
+            self.submit_hook(left, "on_peer_lost", (news,))
 
     def submit_hook(self, members: Sequence[StartedRank], hook: str, args: tuple[Any, ...]) -> list[Handle]:
         """Call a life-cycle method on ranks and do not wait."""
@@ -136,6 +145,14 @@ class Ranks:
 
             said = "did not end in time" if outcome is None else f"failed: {outcome.error}\n{outcome.trace}"
             logger.warning("%s of %s %s", hook, member.name, said)
+
+
+def close_unheld(ranks: Ranks) -> None:
+    """End the ranks of a group that nobody holds; on a thread of its own where this one serves ranks itself."""
+    if threading.current_thread().name.startswith("fanfold-"):
+        threading.Thread(target=ranks.close, name="fanfold-close").start()
+    else:
+        ranks.close()
 
 
 def _where(busy: Sequence[tuple[StartedRank, Call]]) -> str:

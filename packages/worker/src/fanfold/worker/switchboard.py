@@ -114,6 +114,7 @@ class Switchboard:
         """Serve this link from now on."""
         with self._changed:
             self._new.append(link)
+            link.wake = self.wake
             if not self._serving:
                 self._serving = True
                 self._thread = threading.Thread(target=self._serve, name=f"fanfold-{self._name}", daemon=True)
@@ -147,7 +148,9 @@ class Switchboard:
                     with self._changed:
                         key.data(events)
                         self._changed.notify_all()
-                self._look_around(plugged)
+                ended = self._look_around(plugged)
+                for one in [*plugged, *ended]:
+                    one.link.show()
 
     def _plug_in(self, plugged: list[Plugged], selector: selectors.BaseSelector) -> bool:
         with self._changed:
@@ -160,14 +163,16 @@ class Switchboard:
             self._serving = bool(plugged)
             return self._serving
 
-    def _look_around(self, plugged: list[Plugged]) -> None:
-        for one in [one for one in plugged if one.is_over()]:
+    def _look_around(self, plugged: list[Plugged]) -> list[Plugged]:
+        ended = [one for one in plugged if one.is_over()]
+        for one in ended:
             with self._changed:
                 one.unplug()
                 one.link.end(expected=one.link in self._stopping)
                 plugged.remove(one)
                 self._stopping.discard(one.link)
                 self._changed.notify_all()
+        return ended
 
     def _patience(self, plugged: list[Plugged]) -> float | None:
         in_doubt = not hasattr(os, "pidfd_open") or any(one.closed_at is not None for one in plugged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fanfold.dispatch import Dispatch, Execute, Mesh, MeshError, register
 from fanfold.worker.cancelling import cancelled
@@ -25,6 +25,13 @@ class MeshRank(NamedTuple):
 
     dp_rank: int
     is_collect: bool
+
+
+class DispatchCollect(TypedDict):
+    """What one rank said about all its meshes, by mesh."""
+
+    dispatch_dp_rank: dict[str, int]
+    collect_dp_rank: dict[str, bool]
 
 
 class Worker:
@@ -141,7 +148,7 @@ class Worker:
         collect = all(place == 0 for axis, place in at.items() if axis != shard)
         self.register_mesh_rank(mesh.name, at[shard], collect=collect)
 
-    def get_dispatch_collect(self) -> dict[str, dict[str, Any]]:
+    def get_dispatch_collect(self) -> DispatchCollect:
         """Return, as new dictionaries, the data-parallel rank and the collect flag of each mesh."""
         known = registered_meshes(self)
         return {
