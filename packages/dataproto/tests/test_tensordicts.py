@@ -15,7 +15,7 @@ from fanfold.dataproto import (
     SplitError,
 )
 from fanfold.dataproto import tensordicts as tu
-from fanfold.dataproto.jagged import ragged_dim
+from fanfold.dataproto.jagged import offsets_and_lengths, ragged_dim
 
 
 def sample() -> TensorDict:
@@ -173,10 +173,13 @@ def test_nested_tensors() -> None:
 
 
 def test_position_ids_of_three_dimensions() -> None:
-    made = tu.nested_tensor_from_tensor_list([torch.zeros(2, 3), torch.zeros(2, 5)])
-    assert tu.maybe_fix_3d_position_ids(made) is made
-    dense = torch.zeros(2, 3)
-    assert tu.maybe_fix_3d_position_ids(dense) is dense
+    right = tu.nested_tensor_from_tensor_list([torch.arange(6).view(2, 3), torch.arange(10).view(2, 5)])
+    lost = torch.nested.nested_tensor_from_jagged(right.values(), offsets_and_lengths(right)[0], jagged_dim=1)
+    made = TensorDict({"position_ids": lost, "ids": right, "x": torch.zeros(2, 3)}, batch_size=[2])
+    for key in ("position_ids", "ids", "x", "none"):
+        tu.maybe_fix_3d_position_ids(made, key)
+    assert [row.tolist() for row in made["position_ids"].unbind()] == [row.tolist() for row in right.unbind()]
+    assert made["ids"] is right
 
 
 def test_equality() -> None:

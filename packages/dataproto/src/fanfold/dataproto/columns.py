@@ -128,7 +128,10 @@ def slice_rows(column: Column, start: int, stop: int, shared: Shared) -> Column:
 def take(column: Column, index: Tensor, shared: Shared, out: Column | None = None) -> Column:
     """Copy the rows `index` [N], int64."""
     if isinstance(column, Tensor):
-        return jagged.take(column, index, shared) if column.is_nested else dense.take(column, index, out)
+        if column.is_nested:
+            return jagged.take(column, index, shared)
+        device = column.device
+        return dense.take(column, shared.once(("on", id(index), device), index, lambda: index.to(device)), out)
     if is_tree(column):
         return map_leaves(column, len(index), lambda leaf: take(leaf, index, shared))
     if is_shared_value(column):

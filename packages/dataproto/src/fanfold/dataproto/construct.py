@@ -88,7 +88,7 @@ class Constructing(BatchState):
 
     @classmethod
     def from_tensordict(
-        cls, tensordict: TensorDictBase, meta_info: Mapping[str, Any] | None = None, num_batch_dims: int = 1
+        cls, tensor_dict: TensorDictBase, meta_info: Mapping[str, Any] | None = None, num_batch_dims: int = 1
     ) -> Self:
         """Make a batch of a TensorDict: per-row objects become object columns, shared values become `meta_info`.
 
@@ -104,18 +104,18 @@ class Constructing(BatchState):
         >>> list(again.non_tensor_batch["s"]), again.meta_info
         (['a', 'b'], {'t': 0.7})
         """
-        if not isinstance(tensordict, TensorDictBase):
-            raise ColumnTypeError(f"got a {type(tensordict).__name__}; expected a TensorDict. See from_dict.")
+        if not isinstance(tensor_dict, TensorDictBase):
+            raise ColumnTypeError(f"got a {type(tensor_dict).__name__}; expected a TensorDict. See from_dict.")
         if num_batch_dims != 1:
             raise ColumnError(f"num_batch_dims is {num_batch_dims}; expected 1, the rows")
-        tensors, arrays, values = _sorted_by_part(tensordict)
+        tensors, arrays, values = _sorted_by_part(tensor_dict)
         meta = dict(meta_info or {})
         for name in values.keys() & meta.keys():
             raise ColumnError(f"{name!r} is in meta_info and in the TensorDict; expected it in one of them")
-        rows = tensordict.batch_size[0] if tensordict.batch_size else None
-        found = _table_of(tensors, rows, tensordict.device)
+        rows = tensor_dict.batch_size[0] if tensor_dict.batch_size else None
+        found = _table_of(tensors, rows, tensor_dict.device)
         if found is None and not arrays and rows is not None:
-            found = Table({}, rows, tensordict.device)
+            found = Table({}, rows, tensor_dict.device)
         return cls._made(found, arrays, {**values, **meta})
 
     @classmethod

@@ -37,8 +37,7 @@ def as_movable(tensor: Tensor) -> Tensor:
 
 
 def take(tensor: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
-    """Copy the rows `index` [N] of `tensor` [B, ...] to a new tensor [N, ...], or into `out`."""
-    index = index.to(tensor.device)
+    """Copy the rows `index` [N], on the same device, of `tensor` [B, ...] to a new tensor [N, ...], or into `out`."""
     if out is not None:
         torch.index_select(as_movable(tensor), 0, index, out=as_movable(out))
         return out

@@ -72,7 +72,7 @@ def _collective_device(column: Tensor, group: Any) -> torch.device:
         return torch.device("cpu")
     if column.device.type != "cpu":
         return column.device
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
 
 
 def _put(data: DataProto, found: Table | None, gathered: dict[str, Tensor], rests: list[DataProto], rows: int) -> None:

@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import jagged, stack
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError, MergeError
 from fanfold.dataproto.jagged import Parts, Shared
+from fanfold.dataproto.tensordicts.values import check
 
 _POSITION_DIMS = 3  # rows, channels, tokens
 
 
-def nested_tensor_from_tensor_list(tensor_list: Sequence[Tensor], ragged_idx: int | None = None) -> Tensor:
+def nested_tensor_from_tensor_list(tensors: Sequence[Tensor], ragged_idx: int | None = None) -> Tensor:
     """Make a jagged tensor of B rows with equal shapes but for one dimension.
 
     Args:
-        tensor_list: the rows
+        tensors: the rows
         ragged_idx: the ragged dimension of the result, where 0 are the rows; None is the last one
 
     Raises:
@@ -26,7 +28,7 @@ def nested_tensor_from_tensor_list(tensor_list: Sequence[Tensor], ragged_idx: in
     >>> [list(row.shape) for row in made.unbind()]
     [[2, 3], [2, 5]]
     """
-    rows = list(tensor_list)
+    rows = list(tensors)
     if not rows:
         raise MergeError("nested_tensor_from_tensor_list got no rows; expected at least one")
     dims = rows[0].dim()
@@ -76,18 +78,27 @@ def concat_nested_tensors(tensors: Sequence[Tensor]) -> Tensor:
     return jagged.cat(listed, Shared())
 
 
-def maybe_fix_3d_position_ids(position_ids: Tensor) -> Tensor:
-    """Return jagged position ids [B, channels, ragged]: of a tensor that lost track of which dimension is ragged.
+def maybe_fix_3d_position_ids(data: TensorDictBase, key: str = "position_ids") -> None:
+    """Restore jagged position ids [B, channels, ragged], in place, where the ragged dimension was lost track of.
 
-    A jagged tensor [B, ragged, tokens] whose values are [channels, tokens of all rows] cannot be read; one that is [B,
-    channels, ragged] comes back as it is, and so does everything that is not jagged.
+    Some ways to copy a TensorDict leave [B, ragged, ...] over values [channels, tokens of all rows], which cannot be
+    read. Every other column stays as it is.
 
-    >>> made = nested_tensor_from_tensor_list([torch.zeros(2, 3), torch.zeros(2, 5)])
-    >>> maybe_fix_3d_position_ids(made) is made
-    True
+    >>> ids = nested_tensor_from_tensor_list([torch.zeros(2, 3), torch.zeros(2, 5)])
+    >>> plain = TensorDict({"position_ids": ids}, batch_size=[2])
+    >>> maybe_fix_3d_position_ids(plain)
+    >>> [list(row.shape) for row in plain["position_ids"].unbind()]
+    [[2, 3], [2, 5]]
     """
-    if not jagged.is_jagged(position_ids) or position_ids.dim() != _POSITION_DIMS:
-        return position_ids
+    check("maybe_fix_3d_position_ids", data)
+    found = dict(data.items()).get(key)
+    if isinstance(found, Tensor) and jagged.is_jagged(found) and found.dim() == _POSITION_DIMS:
+        fixed = _ragged_last(found)
+        if fixed is not found:
+            data.set(key, fixed)
+
+
+def _ragged_last(position_ids: Tensor) -> Tensor:
     (offsets, _), values = jagged.offsets_and_lengths(position_ids), position_ids.values()
     if jagged.ragged_dim(position_ids) == 2 or int(offsets[-1]) != values.shape[-1]:  # noqa: PLR2004 (the last dimension)
         return position_ids

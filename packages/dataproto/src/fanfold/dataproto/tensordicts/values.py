@@ -190,7 +190,7 @@ def _array_rows(array: np.ndarray[Any, Any]) -> Any:
         return list(array)
 
 
-def list_of_dict_to_tensordict(list_of_dict: Sequence[Mapping[str, Any]]) -> TensorDict:
+def list_of_dict_to_tensordict(list_of_dicts: Sequence[Mapping[str, Any]]) -> TensorDict:
     """Make a TensorDict of rows: tensors are stacked or jagged, other values are kept one for each row.
 
     Raises:
@@ -200,7 +200,7 @@ def list_of_dict_to_tensordict(list_of_dict: Sequence[Mapping[str, Any]]) -> Ten
     >>> made["x"].is_nested, get(made, "s")
     (True, ['a', 'b'])
     """
-    rows = list(list_of_dict)
+    rows = list(list_of_dicts)
     if not rows:
         raise MergeError(
             "list_of_dict_to_tensordict got no rows; expected at least one, because only a row knows the keys"
