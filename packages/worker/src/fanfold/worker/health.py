@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from fanfold.worker.ranks import Ranks
 
+LAST_WORDS = 5.0  # seconds that a look, or what is done about its news, gets to end
+
 OnLost: TypeAlias = "Literal['interrupt', 'next_call'] | Callable[[WorkerLostError], object]"
 
 
@@ -39,10 +41,10 @@ class AlivenessCheck:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread; one that is in the user's own function is not waited for longer than a moment."""
         self._stopped.set()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(LAST_WORDS)
 
     def _look(self, where: weakref.ref[Ranks], every_n_seconds: float) -> None:
         while not self._stopped.wait(every_n_seconds):
