@@ -33,10 +33,26 @@ NAMESPACE = "fanfold"
 CPUS_PER_NODE = 4
 
 
+def started_cluster() -> Cluster:
+    """Start the cluster; Ray gives a node half a minute, which is too little on a machine with other things to do."""
+    head = {"num_cpus": CPUS_PER_NODE, "include_dashboard": False}
+    for tries_left in reversed(range(4)):
+        cluster = Cluster()
+        try:
+            cluster.add_node(**head)
+            cluster.add_node(num_cpus=CPUS_PER_NODE)
+        except Exception:
+            cluster.shutdown()
+            if not tries_left:
+                raise
+        else:
+            return cluster
+    raise AssertionError("unreachable")
+
+
 @pytest.fixture(scope="session")
 def two_nodes() -> Iterator[Cluster]:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS_PER_NODE, "include_dashboard": False})
-    cluster.add_node(num_cpus=CPUS_PER_NODE)
+    cluster = started_cluster()
     ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     yield cluster
     ray.shutdown()

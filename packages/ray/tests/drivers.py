@@ -32,9 +32,10 @@ def run(body: str, address: str, namespace: str = "fanfold") -> list[Any]:
 
 
 def begin(body: str, address: str, namespace: str = "fanfold") -> subprocess.Popen[str]:
-    """Start a driver and return when it has said something."""
+    """Start a driver and return when it has said something; its `input()` waits until it is ended."""
     command = [sys.executable, "-c", script(body, address, namespace)]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE  # an input of the tests' own may be at its end, and a driver that reads it would be gone
+    driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert driver.stdout is not None
     if not driver.stdout.readline().startswith("said "):
         raise AssertionError(driver.communicate(timeout=30)[1])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.backend import RayBackend, check_lifetimes
 from fanfold.ray.detached import Detachment
+from fanfold.ray.naming import pool_name
 from fanfold.worker import STOP_LIMIT, StartedRank
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class GroupBirth:
     @property
     def pool_name(self) -> str | None:
         """Name of the placement groups of a detached group, by which they are found when nothing else is left of it."""
-        return f"{self._prefix}.pool" if self._detached else None
+        return pool_name(self._prefix) if self._detached else None
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.manifest import Manifest, custodian_name
 from fanfold.ray.names import actor_named
+from fanfold.ray.naming import pools_of, worker_names_of
 from fanfold.ray.stopping import end_workers, remove_unshared, say_goodbye
 
 import ray
@@ -109,11 +110,20 @@ class Custodian:
     def stop(self, limit: float) -> list[str]:
         """End all ranks, remove placement groups in which no other group lives, and return the names that are left."""
         self._stopping = True
+        self._recall()
         if self._manifest is not None and self._manifest.says_goodbye:
             say_goodbye(self._worker_names, self._namespace, limit / 2)
         left = end_workers(self._worker_names, self._namespace, limit)
         remove_unshared(self._placement_groups, self._group, limit)
         return left
+
+    def _recall(self) -> None:
+        # What a driver says is lost with it while this process is only being started: names tell as much.
+        self._worker_names += [
+            name for name in worker_names_of(self._group, self._namespace) if name not in self._worker_names
+        ]
+        known = {group.id.hex() for group in self._placement_groups}
+        self._placement_groups += [group for group in pools_of(self._group) if group.id.hex() not in known]
 
     def _word(self) -> str:
         if self._stopping:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from fanfold.ray.manifest import (
     version_differences,
 )
 from fanfold.ray.names import actor_named, named_actors, namespaces_with
+from fanfold.ray.naming import worker_names_of
 from fanfold.ray.refs import value_of
 from fanfold.worker import StartedRank
 
@@ -92,14 +92,6 @@ def broken(group: str, gone: Sequence[str], living: int, size: int) -> BrokenGro
         f"group {group!r} has lost {', '.join(gone)}; {living} of {size} ranks live. End what is left with "
         f"fanfold.ray.stop_group({group!r}) and start the group again"
     )
-
-
-def worker_names_of(group: str, namespace: str) -> list[str]:
-    """Return the names of living workers that look like ranks of a group, in rank order."""
-    pattern = re.compile(re.escape(group) + r"[A-Za-z_]\w*_(\d+):(\d+)")
-    matches = [pattern.fullmatch(name) for where, name in named_actors() if where == namespace]
-    found = [match for match in matches if match is not None]
-    return [match[0] for match in sorted(found, key=lambda match: (int(match[1]), int(match[2])))]
 
 
 def _by_names(group: str, namespace: str) -> list[StartedRank]:

@@ -13,7 +13,7 @@ from fanfold.ray.addresses import address_sort_key
 
 Resources: TypeAlias = Mapping[str, float]
 
-_ROUNDING = 1e-4  # Ray counts resources in ten-thousandths
+_ROUNDING = 1e-6  # of sums of ten-thousandths, which is how Ray counts
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.custodian import GroupState, custodian_of
 from fanfold.ray.detached import ask_state
-from fanfold.ray.discovery import no_such_group, worker_names_of
+from fanfold.ray.discovery import no_such_group
 from fanfold.ray.errors import BrokenGroupError, GroupStartingError
 from fanfold.ray.logs import LogPart, read_log
 from fanfold.ray.names import named_actors
+from fanfold.ray.naming import worker_names_of
 from fanfold.ray.refs import value_of
 from fanfold.ray.sidedoor import ring
 from fanfold.worker import RankStatus

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from fanfold.ray.cluster import current_namespace, living_placement_groups, require_cluster
+from fanfold.ray.cluster import current_namespace, require_cluster
 from fanfold.ray.custodian import GroupState, custodian_of
 from fanfold.ray.detached import ask_state
-from fanfold.ray.discovery import answers_of, no_such_group, worker_names_of
+from fanfold.ray.discovery import answers_of, no_such_group
 from fanfold.ray.manifest import CUSTODIAN_SUFFIX, custodian_name
 from fanfold.ray.names import actor_named, named_actors, namespaces_with, wait_until_free
+from fanfold.ray.naming import pools_of, worker_names_of
 from fanfold.ray.refs import value_of
 from fanfold.ray.stopping import end_workers, remove_unshared
 from fanfold.worker import STOP_LIMIT, WaitTimeoutError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from fanfold.ray.refs import Actor
 
-    from ray.util.placement_group import PlacementGroup
 
 _ANSWER_LIMIT = 5.0  # seconds for a custodian or a rank to answer, before it is taken for dead
 _SLACK = 5.0  # seconds for an answer to travel
@@ -87,7 +87,8 @@ def _nothing_there(group: str, namespace: str) -> bool:
     # A group that lives elsewhere under that name is rather what was meant than a success.
     if namespaces_with(custodian_name(group)):
         raise no_such_group(group, namespace)
-    _remove_named(_pool_names(group), namespace)
+    if namespace == current_namespace():  # Ray finds placement groups by name only in its own
+        remove_unshared(pools_of(group), group, _ANSWER_LIMIT)
     return False
 
 
@@ -107,22 +108,7 @@ def _stop_by_names(group: str, namespace: str, names: list[str], limit: float) -
         if answer and answer.placement_group
     }
     left = end_workers(names, namespace, limit)
+    if namespace == current_namespace():  # Ray finds placement groups by name only in its own
+        pools |= {found.id.hex(): found for found in pools_of(group)}
     remove_unshared(list(pools.values()), group, limit)
-    _remove_named(_pool_names(group), namespace)
     return left
-
-
-def _pool_names(group: str) -> list[str]:
-    return [str(row["name"]) for row in living_placement_groups() if str(row["name"]).startswith(f"{group}.pool:")]
-
-
-def _remove_named(names: list[str], namespace: str) -> None:
-    if namespace != current_namespace():  # Ray finds placement groups by name only in its own namespace
-        return
-    found: list[PlacementGroup] = []
-    for name in names:
-        try:
-            found.append(ray.util.get_placement_group(name))
-        except ValueError:  # of another namespace, or just removed
-            continue
-    remove_unshared(found, "", _ANSWER_LIMIT)
