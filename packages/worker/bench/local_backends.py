@@ -4,7 +4,8 @@
     python packages/worker/bench/local_backends.py [--rounds N] [--megabytes N]
 
 Prints a table and, as its last line, one JSON object. Only ratios of one run mean much: the sides take turns and
-medians are taken. Imports are CPU time with bytecode written before; everything else is wall time.
+medians are taken. What happens in this process alone is CPU time, imports with bytecode written before; what involves
+other processes is wall time.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
 LIMITS = {"import, ms": 60.0, "inline call of 8 ranks, us a rank": 30.0}
 
 
-def taking_turns(rounds: int, sides: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def taking_turns(
+    rounds: int, sides: dict[str, Callable[[], Any]], clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Time the sides in turn and return each one's median in seconds."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, action in sides.items():
-            start = time.perf_counter()
+            start = clock()
             action()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: statistics.median(each) for name, each in times.items()}
 
 
@@ -83,7 +86,7 @@ def inline_calls(rounds: int, calls: int = 200) -> dict[int, float]:
                 for _ in range(calls):
                     group.echo(3)
 
-            times = taking_turns(rounds, {"plain": plainly, "group": by_group})
+            times = taking_turns(rounds, {"plain": plainly, "group": by_group}, time.process_time)
         costs[ranks] = 1e6 * (times["group"] - times["plain"]) / calls / ranks
     return costs
 
@@ -91,7 +94,7 @@ def inline_calls(rounds: int, calls: int = 200) -> dict[int, float]:
 def border(rounds: int, megabytes: int) -> dict[str, float]:
     """Seconds to carry an array over the inline border, and to copy it."""
     array = np.ones(megabytes << 17)
-    return taking_turns(rounds, {"across": lambda: across(array, "an array"), "copy": array.copy})
+    return taking_turns(rounds, {"across": lambda: across(array, "an array"), "copy": array.copy}, time.process_time)
 
 
 def _answer(connection: Any) -> None:
