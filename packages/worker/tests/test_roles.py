@@ -111,6 +111,8 @@ def test_each_role_has_its_own_methods(group: WorkerGroup[Any]) -> None:
     assert repr(group.actor[1]).endswith("FusedWorker_actor_actor_rollout.actor, 1 ranks [1] of 2>")
     with pytest.raises(AttributeError, match="it registers actor, actor_rollout, execute"):
         group.update()
+    with pytest.raises(AttributeError, match=r"did you mean 'actor\.update'"):
+        group.actor_update()
 
 
 def test_roles_see_each_other(group: WorkerGroup[Any]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ class DeviceMesh:
 
 def test_who_it_is(rank: RankInfo) -> None:
     worker = Worker()
-    assert worker.rank_info is rank
+    assert worker.rank_info == replace(rank, visible_devices=worker.rank_info.visible_devices)
     assert (worker.rank, worker.world_size) == (1, 4)
     assert worker.get_master_addr_port() == ("127.0.0.1", "4711")
     assert Worker.env_keys()[:2] == ["WORLD_SIZE", "RANK"]
@@ -51,7 +52,10 @@ def test_visible_devices(rank: RankInfo, monkeypatch: pytest.MonkeyPatch, text: 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-    assert Worker().get_cuda_visible_devices() == told
+    worker = Worker()
+    assert worker.get_cuda_visible_devices() == told
+    listed = None if text is None else tuple(text.split(",")) if text else ()
+    assert worker.rank_info.visible_devices == listed
 
 
 def test_free_port_is_kept_until_its_server_takes_it(rank: RankInfo) -> None:
@@ -103,12 +107,20 @@ def test_taking_over_all_meshes_of_another_worker(rank: RankInfo) -> None:
     assert second.get_dispatch_collect() == first.get_dispatch_collect()
     third.set_dispatch_collect("rollout", **first.get_dispatch_collect())
     assert third.get_dispatch_collect()["dispatch_dp_rank"] == {"rollout": 1}
-    with pytest.raises(MeshError, match="is to take over mesh 'eval'"):
+    with pytest.raises(MeshError, match=r"take over mesh 'eval'.*\['rollout', 'train'\].*several could be meant"):
         third.set_dispatch_collect("eval", **first.get_dispatch_collect())
-    with pytest.raises(MeshError, match="twice"):
-        second.set_dispatch_collect(None, **said)
+    second.set_dispatch_collect(**first.get_dispatch_collect())
+    with pytest.raises(MeshError, match="registers mesh 'train' twice"):
+        second.set_dispatch_collect("train", dispatch_dp_rank={"train": 3}, collect_dp_rank={"train": True})
     with pytest.raises(MeshError, match="collect flags of"):
         third.set_dispatch_collect(dispatch_dp_rank={"a": 0}, collect_dp_rank={})
+
+
+def test_only_mesh_of_another_worker_may_get_another_name(rank: RankInfo) -> None:
+    first, second = Worker(), Worker()
+    first.register_mesh_rank("train", 2, collect=False)
+    second.set_dispatch_collect(mesh_name="actor", **first.get_dispatch_collect())
+    assert second.get_dispatch_collect() == {"dispatch_dp_rank": {"actor": 2}, "collect_dp_rank": {"actor": False}}
 
 
 def test_mesh_from_a_device_mesh(rank: RankInfo) -> None:

@@ -115,7 +115,8 @@ def unknown_method(group: CallingGroup[Any], name: str, known: Iterable[str]) ->
     names = sorted(known)
     near = nearest([name], names)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    has = f"it registers {', '.join(names)}" if names else "it registers none"
+    plain = [known for known in names if "." not in known]
+    has = f"it registers {', '.join(plain)}" if plain else "it registers none"
     exists = hasattr(group.worker_class, name)
     cause = "is not marked with @register" if exists else "has no such method"
     return UnknownMethodError(

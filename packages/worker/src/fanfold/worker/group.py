@@ -256,7 +256,10 @@ class WorkerGroup(CallingGroup[WorkerT]):
             return BoundMethod(self, methods[name])
         if name in self.roles:
             return self._as_role(name)
-        raise unknown_method(self, name, [*methods, *self.roles])
+        raise unknown_method(self, name, [*methods, *self.roles, *self._role_methods()])
+
+    def _role_methods(self) -> list[str]:
+        return [f"{role}.{method}" for role, cls in self.roles.items() for method in methods_of(cls, type(self))]
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._methods, *self.roles})

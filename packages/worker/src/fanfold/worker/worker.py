@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +38,7 @@ class Worker:
 
     def __init__(self) -> None:
         settle_visible_devices()
-        self._fanfold_rank: RankInfo = current_rank()
+        self._fanfold_rank: RankInfo = replace(current_rank(), visible_devices=visible_devices())
 
     @property
     def rank_info(self) -> RankInfo:
@@ -151,29 +152,38 @@ class Worker:
     def set_dispatch_collect(
         self, mesh_name: str | None = None, *, dispatch_dp_rank: Mapping[str, int], collect_dp_rank: Mapping[str, bool]
     ) -> None:
-        """Take over what another worker of this rank said about its meshes, all of them or one.
+        """Take over what another worker of this process said about its meshes.
 
         Args:
-            mesh_name: The only mesh to take over; all unless given.
+            mesh_name: The name to take one mesh over under: the other worker's mesh of that name, or its only one.
+                Unless given, all are taken over under their own names.
             dispatch_dp_rank: By mesh, the data-parallel rank.
             collect_dp_rank: By mesh, whether results are collected.
 
         Raises:
-            MeshError: The two disagree about which meshes there are, the mesh is not among them, or one is registered
-                here already.
+            MeshError: The two disagree about which meshes there are, it is not clear which one is meant, or this worker
+                said something else about a mesh of that name.
         """
         if dispatch_dp_rank.keys() != collect_dp_rank.keys():
             raise MeshError(
                 f"{self._place()} is told dp ranks of meshes {sorted(dispatch_dp_rank)} and collect flags of "
                 f"{sorted(collect_dp_rank)}"
             )
-        wanted = list(dispatch_dp_rank) if mesh_name is None else [mesh_name]
-        for mesh in wanted:
-            if mesh not in dispatch_dp_rank:
-                raise MeshError(
-                    f"{self._place()} is to take over mesh {mesh!r}; what it is told has {sorted(dispatch_dp_rank)}"
-                )
-            self.register_mesh_rank(mesh, dispatch_dp_rank[mesh], collect=collect_dp_rank[mesh])
+        known = registered_meshes(self)
+        for source, name in self._taken_over(mesh_name, list(dispatch_dp_rank)).items():
+            said = MeshRank(int(dispatch_dp_rank[source]), bool(collect_dp_rank[source]))
+            if known.get(name) != said:
+                self.register_mesh_rank(name, said.dp_rank, collect=said.is_collect)
+
+    def _taken_over(self, mesh_name: str | None, there: Sequence[str]) -> dict[str, str]:
+        if mesh_name is None:
+            return {name: name for name in there}
+        if mesh_name not in there and len(there) != 1:
+            raise MeshError(
+                f"{self._place()} is to take over mesh {mesh_name!r}; the other worker has {sorted(there)}, of which "
+                "none has that name and several could be meant"
+            )
+        return {mesh_name if mesh_name in there else there[0]: mesh_name}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def query_dispatch_info(self, mesh_name: str) -> int:
