@@ -28,6 +28,7 @@ def test_the_door() -> None:
             "TokenLoss",
             "in_megatron",
             "model_config",
+            "model_config_from_huggingface",
         ]
     )
     assert all(hasattr(fanfold.megatron, name) for name in fanfold.megatron.__all__)

@@ -16,6 +16,7 @@ from fanfold.megatron.errors import (
     NonFiniteLossError,
     NotInitialisedError,
 )
+from fanfold.megatron.huggingface import model_config_from_huggingface
 from fanfold.megatron.losses import CrossEntropy, PolicyGradient, TokenLoss
 from fanfold.megatron.schedule import LearningRate
 from fanfold.megatron.topology import ParallelConfig
@@ -45,4 +46,5 @@ __all__ = [
     "TokenLoss",
     "in_megatron",
     "model_config",
+    "model_config_from_huggingface",
 ]

@@ -17,11 +17,15 @@ from fanfold.megatron.errors import (
     NonFiniteLossError,
     NotInitialisedError,
 )
+from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
 from fanfold.megatron.losses import CrossEntropy, TokenLoss
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
-from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
+from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine, without_megatrons_warnings
+from safetensors import SafetensorError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 _BY_DATA_PARALLEL = make_nd_compute_dataproto_dispatch_fn(mesh_name=MESH)
@@ -73,7 +77,9 @@ class MegatronTrainer(MegatronWorker):
             How many weights this rank holds, and the device it computes on.
         """
         self.step = 0
-        self._built = load_engine("model").build(self.model, self.parallel, self.device, self.optimizer, self.seed)
+        engine = load_engine("model")
+        with without_megatrons_warnings():
+            self._built = engine.build(self.model, self.parallel, self.device, self.optimizer, self.seed)
         count = sum(parameter.numel() for parameter in self._built.module.parameters())
         return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
 
@@ -201,8 +207,65 @@ class MegatronTrainer(MegatronWorker):
     def state_digest(self) -> str:
         """Hash the weights of the whole model; the same weights give the same text in every layout."""
         self._need_model("state_digest")
-        digest: str = load_engine("digest").state_digest(self._built)
+        digest: str = load_engine("streaming").state_digest(self._built, self.model)
         return digest
+
+    def weights(self, bucket_bytes: int = 1 << 28) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give out all weights of the model, whole, by Hugging Face's names: for another role in the same processes.
+
+        Not registered: a driver would hold the whole model. All ranks must take all weights; each holds about one
+        bucket at a time.
+
+        Args:
+            bucket_bytes: About how much is collected from the other ranks at once.
+        """
+        self._need_model("weights")
+        for name, weight in load_engine("streaming").whole_weights(self._built, self.model, bucket_bytes):
+            yield from to_huggingface(name, weight, self.model)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def export_hf(self, path: str, file_bytes: int = 4 << 30) -> str:
+        """Write the weights as a Hugging Face Llama model (config.json and safetensors), from rank 0.
+
+        Args:
+            path: The directory; one that is there is replaced.
+            file_bytes: Most bytes in one file.
+
+        Raises:
+            CheckpointError: Rank 0 could not write.
+        """
+        weights, problem = self.weights(), None
+        try:
+            if self.rank == 0:
+                write_huggingface(Path(path), self.model, weights, file_bytes=file_bytes)
+        except (OSError, SafetensorError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        for _ in weights:
+            pass  # the other ranks, and rank 0 where it could not go on, still have their part in collecting
+        load_engine("checkpoint").raise_together(f"writing {path}", problem)
+        return path
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def load_hf(self, path: str) -> None:
+        """Take the weights of a Hugging Face Llama model, in any layout; the optimizer starts anew.
+
+        Args:
+            path: A directory of safetensors that all nodes see. `model_config_from_huggingface(path)` reads its sizes.
+
+        Raises:
+            CheckpointError: There is none, or a weight is missing or has another shape; nothing has changed then.
+        """
+        self._need_model("load_hf")
+        problem = reader = None
+        try:
+            reader = HuggingFaceReader(path, self.model)
+        except CheckpointError as error:
+            problem = str(error)
+        load_engine("checkpoint").raise_together(f"reading {path}", problem)
+        load_engine("model").set_weights(self._built, reader.read)  # type: ignore[union-attr] # or it has raised
+        self.step = 0
 
     def _agree(self, batch: DataProto, further: tuple[str, ...] = ()) -> tuple[StepPlan, Rows]:
         return agree_on_step(self._read(batch, further), self.parallel, self.micro_batch_size, self.tensor_device)
