@@ -5,6 +5,9 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python}
+# Under `uv run`, Ray would start each worker through `uv run` in a copy of the folder; the ranks need no more than this
+# Python's own packages.
+export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
 group=trainer-$$
 scratch=
 ray_pid=

@@ -20,6 +20,8 @@ from text import text_batch
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # process groups made and ended dozens of times leave gloo's threads behind
+
 LAYOUTS = {
     "alone": ParallelConfig(data=1),
     "tp2": ParallelConfig(tensor=2, data=1),

@@ -10,7 +10,6 @@ from fanfold.worker import ClassWithInitArgs, WorkerGroup
 from text import text_batch
 
 
-@pytest.mark.timeout(300)  # two processes import Megatron-Core
 def test_two_processes_train_like_one_inline_rank() -> None:
     losses = []
     for ranks, backend in ((1, "inline"), (2, "processes")):

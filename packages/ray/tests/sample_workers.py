@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, Execute, current_call, register
@@ -150,6 +151,21 @@ class Fragile(Worker):
         if how == "exit":
             os._exit(3)
         time.sleep(600)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def ping(self) -> int:
+        return self.rank
+
+
+class Slow(Worker):
+    """A worker that says in a file that it has begun, and takes its time."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        super().__init__()
+        begun = Path(folder) / f"{self.rank}.new"
+        begun.write_text(str(os.getpid()))
+        begun.rename(Path(folder) / str(self.rank))
+        time.sleep(seconds)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ping(self) -> int:

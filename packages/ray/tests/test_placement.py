@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 import ray
 from cluster_state import inventory, until
-from fanfold.ray import NameTakenError, PlacementError, RayResourcePool, sort_placement_group_by_node_ip
-from fanfold.worker import PoolError, Slot
+from fanfold.ray import NameTakenError, PlacementError, RayResourcePool, RayWorkerGroup, sort_placement_group_by_node_ip
+from fanfold.ray.answers import RankAnswer, devices_of
+from fanfold.worker import PoolError, Slot, Worker
 from ray.util import placement_group, placement_group_table, remove_placement_group
+from sample_workers import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +138,31 @@ def test_gpus_are_taken_where_there_are_any(gpu_node: None) -> None:
         assert len(set(node_of(pool))) == 1
     with RayResourcePool([1], use_gpu=False) as pool:
         assert pool.bundle() == {"CPU": 1.0}
+
+
+def test_ranks_see_their_own_device_or_those_of_their_node(gpu_node: None) -> None:
+    def seen(worker: Worker) -> tuple[str, str]:
+        return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]
+
+    with RayResourcePool([2], cpus_per_process=0.5) as pool:
+        with RayWorkerGroup(pool, Plain) as group:
+            own = [place.gpu_ids[0] for place in group.placement()]
+            assert group.execute(seen) == [(own[0], "0"), (own[1], "1")]
+        with RayWorkerGroup(pool, Plain, visible_devices="node") as group:
+            own = [place.gpu_ids[0] for place in group.placement()]
+            assert sorted(own) == ["0", "1"]
+            assert group.execute(seen) == [(",".join(own), "0"), (",".join(own), "1")]
+        with RayWorkerGroup(pool, Plain, use_gpu=False) as group:
+            assert [place.gpu_ids for place in group.placement()] == [(), ()]
+
+
+def test_devices_that_are_shared_are_left_as_ray_shows_them() -> None:
+    def peer(*gpus: str) -> RankAnswer:
+        return RankAnswer("a", 1, "n", "10.0.0.1", gpus, None, None, None)
+
+    assert devices_of([peer("3"), peer("1")]) == {"CUDA_VISIBLE_DEVICES": "3,1"}
+    assert devices_of([peer("3"), peer("3")]) == {}
+    assert devices_of([peer(), peer()]) == {}
 
 
 def test_a_kind_of_accelerator_is_a_node_that_has_it(gpu_node: None) -> None:

@@ -75,6 +75,42 @@ def test_other_processes_do_not_get_it() -> None:
     let_go(held)
 
 
+FIFTY = """
+import ctypes, os, socket, sys
+from fanfold.ray.rendezvous import HeldPort
+
+libc = ctypes.CDLL(None)
+answers, answer = os.pipe()
+go, start = os.pipe()
+
+def binds(port):
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place = socket.AF_INET.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big") + bytes(12)
+    return libc.bind(own.fileno(), place, len(place)) == 0 and libc.listen(own.fileno(), 1) == 0
+
+children = []
+for _ in range(50):
+    child = os.fork()
+    if child == 0:
+        os.close(start)
+        held = HeldPort()
+        os.write(answer, f"{held.port:5}".encode())
+        os.read(go, 1)
+        os._exit(0 if binds(held.port) else 1)
+    children.append(child)
+ports = {os.read(answers, 5) for _ in children}
+os.close(start)
+ends = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+print(len(ports), ends)
+"""
+
+
+def test_fifty_at_once_are_all_different_and_all_can_be_bound() -> None:
+    done = subprocess.run([sys.executable, "-c", FIFTY], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "50 {0}\n", done.stderr
+
+
 def test_a_range_is_shared_out_and_its_end_is_said() -> None:
     with socket.socket() as probe:
         probe.bind(("", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -49,6 +50,8 @@ def stop() -> None:
         parallel_state.destroy_model_parallel()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    # gloo's threads end with the last reference to a group, and models lie in cycles with theirs.
+    gc.collect()
 
 
 def accepted(function: Any, **keywords: Any) -> dict[str, Any]:

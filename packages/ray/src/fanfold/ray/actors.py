@@ -19,7 +19,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanfold.dispatch import CallContext, serving
-from fanfold.ray.answers import RankAnswer
+from fanfold.ray.answers import RankAnswer, devices_of
 from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
@@ -120,10 +120,10 @@ class SyncRankProcess(RankProcess):
         """Reserve the ranks' meeting point on this node: its address and a port that stays reserved."""
         return _reserve_meeting_point(self, port_range)
 
-    def fanfold_start(self, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> RankAnswer:
-        """Become that rank, then import and build the user's class."""
+    def fanfold_start(self, birth: Birth, recipe: Parcel, master: tuple[str, int], *peers: RankAnswer) -> RankAnswer:
+        """Become that rank, then import and build the user's class; `peers` share this node's devices with it."""
         with errors_travel():
-            made = _recipe_on_rank(self, birth, recipe, master)
+            made = _recipe_on_rank(self, birth, recipe, master, peers)
             self._fanfold_instance = _with_values(made, ray.get(_references(made)))()
         return _answer(self)
 
@@ -147,10 +147,12 @@ class AsyncRankProcess(RankProcess):
         """Reserve the ranks' meeting point on this node: its address and a port that stays reserved."""
         return _reserve_meeting_point(self, port_range)
 
-    async def fanfold_start(self, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> RankAnswer:
-        """Become that rank, then import and build the user's class."""
+    async def fanfold_start(
+        self, birth: Birth, recipe: Parcel, master: tuple[str, int], *peers: RankAnswer
+    ) -> RankAnswer:
+        """Become that rank, then import and build the user's class; `peers` share this node's devices with it."""
         with errors_travel():
-            made = _recipe_on_rank(self, birth, recipe, master)
+            made = _recipe_on_rank(self, birth, recipe, master, peers)
             values = [await reference for reference in _references(made)]
             self._fanfold_instance = _with_values(made, values)()
         return _answer(self)
@@ -248,7 +250,11 @@ def _reserve_meeting_point(process: RankProcess, port_range: tuple[int, int] | N
     return ray.util.get_node_ip_address(), held.port
 
 
-def _recipe_on_rank(process: RankProcess, birth: Birth, recipe: Parcel, master: tuple[str, int]) -> ClassWithInitArgs:
+def _recipe_on_rank(
+    process: RankProcess, birth: Birth, recipe: Parcel, master: tuple[str, int], peers: Sequence[RankAnswer]
+) -> ClassWithInitArgs:
+    if peers:
+        os.environ.update(devices_of(peers))
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
     desk = Desk(birth.info.rank)
     answers = {"status": lambda _: desk.status(), "cancel": desk.cancel}

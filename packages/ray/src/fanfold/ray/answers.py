@@ -41,3 +41,16 @@ class RankAnswer:
     bell: Doorbell | None = field(repr=False)
     logs: Sequence[str] = field(default=(), repr=False)
     oom_kills: int = -1
+
+
+def devices_of(peers: Sequence[RankAnswer]) -> dict[str, str]:
+    """Return the variable with which all ranks of a node see each other's devices, each its own at its local rank.
+
+    Ranks that share a device, or have none, go on seeing what Ray shows them: no number could be each one's own.
+
+    Args:
+        peers: The group's ranks on this node, in the order of local ranks.
+    """
+    devices = [device for peer in peers for device in peer.gpu_ids]
+    own = all(len(peer.gpu_ids) == 1 for peer in peers) and len(set(devices)) == len(devices)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if own else {}

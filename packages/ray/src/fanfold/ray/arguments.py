@@ -90,3 +90,14 @@ def uses_gpu(pool: RayResourcePool, use_gpu: bool | None, device_name: str | Non
     if wanted and not pool.wants_gpu():
         raise GroupUsageError(f"the group has use_gpu=True, but {pool!r} has no GPUs; make the pool with use_gpu=True")
     return pool.wants_gpu() if wanted is None else wanted
+
+
+def visibility(visible_devices: str) -> str:
+    """Take which devices ranks see.
+
+    Raises:
+        GroupUsageError: It is neither "own" nor "node".
+    """
+    if visible_devices not in ("own", "node"):
+        raise GroupUsageError(f"visible_devices is 'own' or 'node'; got {visible_devices!r}")
+    return visible_devices

@@ -50,6 +50,7 @@ class RayBackend:
         master_port_range: From which ports of its node rank 0 chooses, the last one excluded.
         use_gpu: Whether the actors take their share of the pool's GPUs.
         watcher: Hears of a start.
+        visible_devices: "own": a rank sees its own devices, as Ray shows them; "node": those of all ranks on its node.
         class_name: Name of the workers' class, where they are not started here.
         answers: By rank, what it said of itself, where it was not started here.
 
@@ -69,6 +70,7 @@ class RayBackend:
         master_port_range: tuple[int, int] | None = None,
         use_gpu: bool = True,
         watcher: StartWatcher | None = None,
+        visible_devices: str = "own",
         class_name: str = "",
         answers: Mapping[int, RankAnswer] | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class RayBackend:
         self._master_port_range = master_port_range
         self._use_gpu = use_gpu
         self._watcher = watcher
+        self._visible_devices = visible_devices
         self._class_name = class_name
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
@@ -119,6 +122,7 @@ class RayBackend:
             master=None if port_range else self.master,
             master_port_range=port_range or self._master_port_range,
             watcher=self._watcher,
+            visible_devices=self._visible_devices,
         )
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
@@ -136,7 +140,7 @@ class RayBackend:
         wanted = [rank.rank for rank in ranks]
         # Rank 0's process held the port; a new one takes the same again, since the other ranks know it.
         port = (self.master[1], self.master[1] + 1) if 0 in wanted else None
-        launch = Launch(order, self.places, self._circumstances(self.pool, port), wanted)
+        launch = Launch(order, self.places, self._circumstances(self.pool, port), wanted, self.answers)
         renewed = launch.run(deadline)
         self.answers.update(launch.answers)
         return renewed

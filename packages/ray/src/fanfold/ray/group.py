@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fanfold.ray.arguments import existing_members, meeting_point, placement_of, recipe_of, uses_gpu
+from fanfold.ray.arguments import existing_members, meeting_point, placement_of, recipe_of, uses_gpu, visibility
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
@@ -64,6 +64,8 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         worker_handles: Workers that exist, instead of a pool, in the order of ranks; the group will not own them.
         use_gpu: Whether the workers take their share of the pool's GPUs; None: where the pool has any.
         device_name: "cpu" is another way to say `use_gpu=False`.
+        visible_devices: "own": a rank sees its own GPU, which is number 0 to it; "node": those of all the group's ranks
+            on its node, its own at `LOCAL_RANK`.
         worker_env: What is in `os.environ` of the workers, besides the rank contract, before their module is imported.
         master_addr: Where the ranks meet, where rank 0 is not to choose; with `master_port`.
         master_port: See `master_addr`.
@@ -96,6 +98,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         *,
         use_gpu: bool | None = None,
         device_name: str | None = None,
+        visible_devices: str = "own",
         worker_env: Mapping[str, str] | None = None,
         master_addr: str | None = None,
         master_port: int | str | None = None,
@@ -132,6 +135,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
                 master=meeting_point(master_addr, master_port),
                 master_port_range=master_port_range,
                 use_gpu=uses_gpu(pool, use_gpu, device_name),
+                visible_devices=visibility(visible_devices),
             )
             super().__init__(
                 pool,

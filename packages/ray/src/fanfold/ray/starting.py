@@ -65,15 +65,17 @@ class Circumstances:
         master: Address and port of the ranks' meeting point, where it is not chosen on rank 0.
         master_port_range: From which ports it is chosen, the last one excluded; any if None.
         watcher: Hears of the start.
+        visible_devices: "own": a rank sees its own devices, as Ray shows them; "node": those of all ranks on its node.
     """
 
     namespace: str
     detached: bool
     secret: str
-    share: Mapping[str, float]
+    share: Mapping[str, Any]
     master: tuple[str, int] | None = None
     master_port_range: tuple[int, int] | None = None
     watcher: StartWatcher | None = None
+    visible_devices: str = "own"
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Launch:
     places: Sequence[BundlePlace]
     circumstances: Circumstances
     wanted: Sequence[int]
+    known: Mapping[int, RankAnswer] = field(default_factory=dict)
     handles: dict[int, Actor] = field(default_factory=dict)
     answers: dict[int, RankAnswer] = field(default_factory=dict)
     master: tuple[str, int] = _ANY_PORT
@@ -150,10 +153,18 @@ class Launch:
         births = {rank: Birth(infos[rank], environment, secret) for rank in self.wanted}
         hellos = {rank: handle.fanfold_hello.remote() for rank, handle in self.handles.items()}
         starts = {
-            rank: handle.fanfold_start.remote(births[rank], parcels[rank], master)
+            rank: handle.fanfold_start.remote(births[rank], parcels[rank], master, *self._peers(rank, hellos))
             for rank, handle in self.handles.items()
         }
         return hellos, starts, master
+
+    def _peers(self, rank: int, hellos: Mapping[int, Ref]) -> list[Any]:
+        # Ranks of one node tell each other what devices they have, without the driver in between.
+        if self.circumstances.visible_devices == "own":
+            return []
+        here = self.order.slots[rank].node_rank
+        peers = [slot.rank for slot in self.order.slots if slot.node_rank == here]
+        return [hellos[peer] if peer in hellos else self.known[peer] for peer in peers]
 
     def _wait(
         self, hellos: Mapping[int, Ref], starts: Mapping[int, Ref], master: Any, deadline: Deadline
