@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ class ProbeTrainer(MegatronTrainer):
         return {name: part.optimizer.state[weight]["exp_avg_sq"].clone() for name, weight in named}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def collect_weights(self, bucket_bytes: int) -> dict[str, torch.Tensor]:
+        """Return all weights, as another role in this process would see them."""
+        return {name: weight.clone() for name, weight in self.weights(bucket_bytes=bucket_bytes)}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def limit_file_size(self, limit: int) -> None:
         """Let no file of this process and its children grow over so many bytes: a disk that is full."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -45,6 +51,15 @@ class ProbeTrainer(MegatronTrainer):
         step.forward_backward(self._built, rows, plan, CrossEntropy())
         named = load_engine("model").named_weights(self._built.module)
         return {name: weight.main_grad.detach().clone() for name, weight in named}
+
+
+def writes_distributed_optimizers() -> bool:
+    """Say whether this version of Megatron-Core can keep a distributed optimizer in a form that other layouts read."""
+    module: Any = load_engine("model")  # imports Megatron-Core without its warnings
+    assert module
+    name = "megatron.core.optimizer.distrib_optimizer"
+    loader = "load_parameter_state_from_fully_reshardable"
+    return hasattr(importlib.import_module(name).DistributedOptimizer, loader)
 
 
 def whole(layout: ParallelConfig, shards: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

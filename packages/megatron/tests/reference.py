@@ -53,3 +53,27 @@ def _rotate(x: torch.Tensor, config: ModelConfig) -> torch.Tensor:
     angle = angle.view(len(x), *(1,) * (x.dim() - 2), half)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1)
+
+
+def huggingface_logits(weights: Mapping[str, torch.Tensor], config: ModelConfig, ids: torch.Tensor) -> torch.Tensor:
+    """Return [T, vocabulary] from Hugging Face's names, where head h reads key and value head h // repeats."""
+    weight = {name: value.double() for name, value in weights.items()}
+    stream = weight["model.embed_tokens.weight"][ids]
+    for number in range(config.num_layers):
+        part = {name.partition(f"layers.{number}.")[2]: value for name, value in weight.items()}
+        hidden = _norm(stream, part["input_layernorm.weight"], config)
+        query, key, value = (
+            (hidden @ part[f"self_attn.{which}_proj.weight"].T).view(len(ids), -1, config.head_size) for which in "qkv"
+        )
+        query, key = _rotate(query, config), _rotate(key, config)
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (one.repeat_interleave(repeats, dim=1) for one in (key, value))
+        scores = torch.einsum("thd,shd->hts", query, key) / config.head_size**0.5
+        scores.masked_fill_(torch.ones(len(ids), len(ids)).triu(1).bool(), float("-inf"))
+        mixed = torch.einsum("hts,shd->thd", scores.softmax(-1), value).reshape(len(ids), -1)
+        stream = stream + mixed @ part["self_attn.o_proj.weight"].T
+        hidden = _norm(stream, part["post_attention_layernorm.weight"], config)
+        gate, up = hidden @ part["mlp.gate_proj.weight"].T, hidden @ part["mlp.up_proj.weight"].T
+        stream = stream + silu(gate) * up @ part["mlp.down_proj.weight"].T
+    output = weight.get("lm_head.weight", weight["model.embed_tokens.weight"])
+    return _norm(stream, weight["model.norm.weight"], config) @ output.T

@@ -13,7 +13,7 @@ import torch
 from fanfold.megatron import CheckpointError, OptimizerConfig, ParallelConfig, model_config
 from fanfold.megatron.directories import CheckpointPath, find, steps_of
 from fanfold.worker import ClassWithInitArgs, WorkerGroup
-from probe import ProbeTrainer, whole
+from probe import ProbeTrainer, whole, writes_distributed_optimizers
 from rank_pool import RankPool
 from text import text_batch
 
@@ -31,6 +31,9 @@ LAYOUTS = {
     "cp2": ParallelConfig(context=2, data=1),
 }
 DISTRIBUTED = OptimizerConfig(distributed=True)
+needs_reshardable = pytest.mark.skipif(
+    not writes_distributed_optimizers(), reason="this Megatron-Core writes no distributed optimizer that others read"
+)
 
 
 def group_on(pool: RankPool, layout: ParallelConfig, **options: Any) -> Any:
@@ -48,7 +51,7 @@ def train(group: Any, *steps: int) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("distributed", [False, pytest.param(True, marks=needs_reshardable)])
 @pytest.mark.parametrize("saved_in", LAYOUTS)
 def test_saved_in_one_layout_and_loaded_in_every_other(
     pool: RankPool, tmp_path: Path, saved_in: str, *, distributed: bool
@@ -72,7 +75,10 @@ def test_saved_in_one_layout_and_loaded_in_every_other(
             assert train(group, 2, 3) == pytest.approx(losses, abs=2e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"optimizer": DISTRIBUTED}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": "bf16"}, pytest.param({"optimizer": DISTRIBUTED}, marks=needs_reshardable)],
+)
 def test_resuming_in_the_same_layout_is_exact(pool: RankPool, tmp_path: Path, options: dict[str, Any]) -> None:
     layout = ParallelConfig(tensor=2, data=2)
     with group_on(pool, layout, **options) as group:
@@ -112,6 +118,15 @@ def test_a_rank_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
         seen += train(group, 2, 3)
     second.close()
     assert seen == losses
+
+
+@pytest.mark.skipif(writes_distributed_optimizers(), reason="this Megatron-Core writes distributed optimizers")
+def test_a_distributed_optimizer_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with inline(optimizer=DISTRIBUTED) as group:
+        group.init_model()
+        with pytest.raises(CheckpointError, match="writes no distributed optimizer that another layout can read"):
+            group.save_checkpoint(str(tmp_path))
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_newest_are_kept_and_a_step_can_be_chosen(tmp_path: Path) -> None:

@@ -20,14 +20,17 @@ def test_the_door() -> None:
             "MegatronWorker",
             "ModelConfig",
             "ModelConfigError",
+            "ModelWorker",
             "NonFiniteLossError",
             "NotInitialisedError",
             "OptimizerConfig",
             "ParallelConfig",
             "PolicyGradient",
+            "Sampling",
             "TokenLoss",
             "in_megatron",
             "model_config",
+            "model_config_from_huggingface",
         ]
     )
     assert all(hasattr(fanfold.megatron, name) for name in fanfold.megatron.__all__)

@@ -4,7 +4,7 @@ Letters: `B` rows. Each function takes a column with B rows and knows nothing of
 columns share during one operation goes through `Shared`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +15,7 @@ from fanfold.dataproto import dense, jagged
 from fanfold.dataproto.equality import deep_equal
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError, MergeError
 from fanfold.dataproto.jagged import Shared
+from fanfold.dataproto.leaves import is_shared_value, is_stack, listed, restack, rows_of_stack
 
 # A tensor, a TensorDict, or what a TensorDict holds for values that are no tensors. The classes of the latter are made
 # by a decorator that type checkers cannot see through, hence Any.
@@ -24,16 +25,6 @@ Column: TypeAlias = Any
 def is_tensor(column: Column) -> bool:
     """Say whether this is a tensor, dense or jagged."""
     return isinstance(column, Tensor)
-
-
-def is_shared_value(column: Column) -> bool:
-    """Say whether this is one Python object that stands in every row."""
-    return isinstance(column, NonTensorData)
-
-
-def is_stack(column: Column) -> bool:
-    """Say whether this is one Python object for each row."""
-    return isinstance(column, NonTensorStack)
 
 
 def is_tree(column: Column) -> bool:
@@ -86,32 +77,6 @@ def map_leaves(tree: TensorDictBase, rows: int, change: Callable[[Column], Colum
     return _rebuild(tree, [rows, *tree.batch_size[1:]], leaves)
 
 
-def _stack_rows(column: Column) -> list[Any]:
-    if column.stack_dim == 0:
-        return list(column.tensordicts)
-    return list(column.unbind(0))
-
-
-def restack(rows: list[Any], like: Column) -> Column:
-    """Make a stack of row leaves; without any row it is a part of the stack that it came from."""
-    return NonTensorStack(*rows) if rows else like[:0]
-
-
-def stack_of(values: Iterable[Any]) -> Column:
-    """Make a column of one Python value for each row; what is wrapped already stays as it is."""
-    rows = [value if is_shared_value(value) else NonTensorData(value) for value in values]
-    return NonTensorStack(*rows) if rows else NonTensorStack(NonTensorData(None))[:0]
-
-
-def stacked(value: Any, depth: int) -> Column:
-    """Make a stack of per-row values, nested as deep as the batch size is long."""
-    if not depth:
-        return NonTensorData(value)
-    if not value:
-        return NonTensorStack(NonTensorData(None))[:0]
-    return NonTensorStack(*[stacked(item, depth - 1) for item in value])
-
-
 def slice_rows(column: Column, start: int, stop: int, shared: Shared) -> Column:
     """Rows `start` to `stop`, as a view of tensors."""
     if isinstance(column, Tensor):
@@ -121,7 +86,7 @@ def slice_rows(column: Column, start: int, stop: int, shared: Shared) -> Column:
     if is_shared_value(column):
         return NonTensorData(column.data, batch_size=[stop - start, *column.batch_size[1:]])
     if is_stack(column):
-        return restack(_stack_rows(column)[start:stop], column)
+        return restack(rows_of_stack(column)[start:stop], column)
     return column[start:stop]
 
 
@@ -137,7 +102,7 @@ def take(column: Column, index: Tensor, shared: Shared, out: Column | None = Non
     if is_shared_value(column):
         return NonTensorData(column.data, batch_size=[len(index), *column.batch_size[1:]])
     if is_stack(column):
-        rows = _stack_rows(column)
+        rows = rows_of_stack(column)
         return restack([rows[number] for number in index.tolist()], column)
     return column[index]
 
@@ -160,7 +125,9 @@ def cat(name: str, parts: list[Column], shared: Shared, out: Column | None = Non
 
 
 def _cat_objects(parts: list[Column]) -> Column:
-    filled = [part for part in parts if rows_of(part)] or parts[:1]
+    filled = [part for part in parts if rows_of(part)]
+    if not filled:
+        return parts[0]
     rows = sum(rows_of(part) for part in filled)
     shared_values = [part.data for part in filled if is_shared_value(part)]
     if len(shared_values) == len(filled) and all(deep_equal(shared_values[0], value) for value in shared_values[1:]):
@@ -261,7 +228,7 @@ def equal(one: Column, other: Column, rtol: float = 0.0, atol: float = 0.0) -> b
     if is_tree(one):
         return is_tree(other) and _equal_trees(one, other, rtol, atol)
     if kind(one) == "objects" and kind(other) == "objects":
-        return one.batch_size == other.batch_size and deep_equal(one.tolist(), other.tolist())
+        return one.batch_size == other.batch_size and _equal_objects(one, other)
     return type(one) is type(other) and bool((one == other).all())
 
 
@@ -276,6 +243,12 @@ def _equal_tensors(one: Tensor, other: Tensor, rtol: float, atol: float) -> bool
     return torch.equal(left.offsets.diff(), right.offsets.diff().to(left.offsets.device)) and dense.equal(
         left.values, right.values, rtol, atol
     )
+
+
+def _equal_objects(one: Column, other: Column) -> bool:
+    # A value for all rows and the same value in each row are the same rows.
+    left, right = (listed(column) if is_stack(column) else column.tolist() for column in (one, other))
+    return deep_equal(left, right)
 
 
 def _equal_trees(one: Column, other: Column, rtol: float, atol: float) -> bool:

@@ -8,6 +8,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
+from fanfold.dataproto import leaves as leaves_of
 from fanfold.dataproto import objects
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError, MergeError
@@ -212,14 +213,14 @@ def _sorted_by_part(tensordict: TensorDictBase) -> tuple[dict[str, Column], dict
     arrays: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for name, column in tensordict.items():
-        if column_rules.is_shared_value(column):
+        if leaves_of.is_shared_value(column):
             values[name] = column.data
-        elif column_rules.is_stack(column):
-            arrays[name] = objects.plain_column(column.tolist())
+        elif leaves_of.is_stack(column):
+            arrays[name] = objects.plain_column(leaves_of.listed(column))
         else:
             tensors[name] = column
     return tensors, arrays, values
 
 
 def _stack_of(array: Iterable[Any]) -> Column:
-    return column_rules.stack_of(array)
+    return leaves_of.stack_of(array)

@@ -20,9 +20,9 @@ from tensordict import NonTensorData, TensorDict
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import jagged, jsonable, mapping
+from fanfold.dataproto import jagged, jsonable, leaves, mapping
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
-from fanfold.dataproto.columns import Column, stacked
+from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import DataProtoError, FileFormatError, MissingKeyError, WireError
 from fanfold.dataproto.jagged import Parts, Shared
 from fanfold.dataproto.mapping import ToWrite
@@ -115,23 +115,21 @@ def _saved_tensors(tensors: Table, entries: _Entries, allow_pickle: bool) -> dic
             found = entries.tensor(f"{label}.values", values)
             return {"kind": "jagged", "dim": dim, "values": found, "offsets": known[id(offsets)][1]}
         if column_rules.is_tree(column):
-            leaves = {name: saved(f"{label}.{name}", leaf) for name, leaf in column.items()}
-            return {"kind": "tree", "batch_size": list(column.batch_size), "leaves": leaves}
+            inside = {name: saved(f"{label}.{name}", leaf) for name, leaf in column.items()}
+            return {"kind": "tree", "batch_size": list(column.batch_size), "leaves": inside}
         return _saved_leaf(label, column, entries, allow_pickle)
 
     return {name: saved(name, column) for name, column in tensors.columns.items()}
 
 
 def _saved_leaf(label: str, column: Column, entries: _Entries, allow_pickle: bool) -> dict[str, Any]:
-    if not (column_rules.is_shared_value(column) or column_rules.is_stack(column)):
+    if not (leaves.is_shared_value(column) or leaves.is_stack(column)):
         raise WireError(f"column {label!r} is a {type(column).__name__}, which a file cannot hold; use a TensorDict")
-    is_value = column_rules.is_shared_value(column)
-    value = _encoded(f"column {label!r}", column.data if is_value else column.tolist(), label, entries, allow_pickle)
-    return {
-        "kind": "value" if is_value else "stack",
-        "batch_size": list(column.batch_size),
-        "at": entries.text(label, value),
-    }
+    is_value = leaves.is_shared_value(column)
+    found = column.data if is_value else leaves.listed(column)
+    value = _encoded(f"column {label!r}", found, label, entries, allow_pickle)
+    kind, at = "value" if is_value else "stack", entries.text(label, value)
+    return {"kind": kind, "batch_size": list(column.batch_size), "at": at}
 
 
 def _encoded(where: str, value: Any, label: str, entries: _Entries, allow_pickle: bool) -> Any:
@@ -251,12 +249,12 @@ class Reader:
         if kind == "jagged":
             return self._jagged(spec)
         if kind == "tree":
-            leaves = {name: self._column(leaf) for name, leaf in spec["leaves"].items()}
-            return TensorDict(leaves, batch_size=_shape(spec["batch_size"]))
+            inside = {name: self._column(leaf) for name, leaf in spec["leaves"].items()}
+            return TensorDict(inside, batch_size=_shape(spec["batch_size"]))
         value, batch_size = self._decoder.decode(self._json(spec["at"])), _shape(spec["batch_size"])
         if kind == "value":
             return NonTensorData(value, batch_size=batch_size)
-        return stacked(value, len(batch_size))
+        return leaves.unlisted(value, batch_size)
 
     def _jagged(self, spec: Mapping[str, Any]) -> Tensor:
         at = spec["offsets"]["at"]

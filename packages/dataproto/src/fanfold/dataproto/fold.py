@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto import indexing, jagged
+from fanfold.dataproto import leaves as leaves_of
 from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnTypeError, SplitError
@@ -81,9 +82,11 @@ def _folded(column: Column, groups: int, size: int, shared: Shared) -> Column:
     if column_rules.is_tree(column):
         leaves = {name: _folded(leaf, groups, size, shared) for name, leaf in column.items()}
         return TensorDict(leaves, batch_size=[groups], device=column.device)
-    if column_rules.is_shared_value(column):
+    if leaves_of.is_shared_value(column):
         return NonTensorData(column.data, batch_size=[groups, size, *column.batch_size[1:]])
-    rows = list(column.unbind(0))
+    rows = leaves_of.rows_of_stack(column)
+    if not rows:
+        return NonTensorData(leaves_of.NO_ROWS, batch_size=[groups, size, *column.batch_size[1:]])
     return NonTensorStack(*[NonTensorStack(*rows[at * size : (at + 1) * size]) for at in range(groups)])
 
 
@@ -133,9 +136,11 @@ def _unfolded(column: Column, dims: int, rows: int, shared: Shared) -> Column:
     if column_rules.is_tree(column):
         leaves = {name: _unfolded(leaf, dims, rows, shared) for name, leaf in column.items()}
         return TensorDict(leaves, batch_size=[rows], device=column.device)
-    if column_rules.is_shared_value(column):
+    if leaves_of.is_shared_value(column):
         return NonTensorData(column.data, batch_size=[rows, *column.batch_size[dims:]])
-    return column_rules.restack(_flat_rows(column, dims), column)
+    if isinstance(column, NonTensorData):
+        return NonTensorData(leaves_of.NO_ROWS, batch_size=[rows, *column.batch_size[dims:]])
+    return leaves_of.restack(_flat_rows(column, dims), column)
 
 
 def _flat_rows(column: Column, dims: int) -> list[Column]:

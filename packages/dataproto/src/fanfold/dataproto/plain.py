@@ -5,11 +5,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import jagged
+from fanfold.dataproto import jagged, leaves
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import WireError
@@ -63,9 +63,9 @@ def _plain(column: Column, shared: Shared) -> Any:
         return "jagged", dim, serialize_single_tensor(offsets), serialize_single_tensor(values)
     if column_rules.is_tree(column):
         return "tensordict", serialize_tensordict(column)
-    if column_rules.is_shared_value(column):
+    if leaves.is_shared_value(column):
         return "value", column.data, tuple(column.batch_size)
-    return "values", [_plain(row, shared) for row in column.unbind(0)]
+    return "values", leaves.listed(column), tuple(column.batch_size)
 
 
 def deserialize_tensordict(arr: Any) -> TensorDict:
@@ -99,5 +99,5 @@ def _column(value: Any) -> Column:
     if kind == "value":
         return NonTensorData(value[1], batch_size=list(value[2]))
     if kind == "values":
-        return NonTensorStack(*[_column(row) for row in value[1]])
+        return leaves.unlisted(value[1], value[2])
     return deserialize_single_tensor(value)

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import NonTensorData, TensorDict
 
-from fanfold.dataproto import blob, jagged
+from fanfold.dataproto import blob, jagged, leaves
 from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto.buffers import spec_of, tensor_from
-from fanfold.dataproto.columns import Column, stacked
+from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import DataProtoError, WireError
 from fanfold.dataproto.jagged import Parts, Shared
 from fanfold.dataproto.meta import Meta
@@ -74,11 +74,11 @@ class _Writer:
         return "t", tuple(column.batch_size), names, _device_name(column.device), inside
 
     def _leaf(self, column: Column) -> tuple[Any, ...]:
-        if column_rules.is_shared_value(column):
+        if leaves.is_shared_value(column):
             self.leaves.append(column.data)
             return "v", len(self.leaves) - 1, tuple(column.batch_size)
-        if column_rules.is_stack(column):
-            self.leaves.append(column.tolist())
+        if leaves.is_stack(column):
+            self.leaves.append(leaves.listed(column))
             return "s", len(self.leaves) - 1, tuple(column.batch_size)
         self.leaves.append(column)
         return "x", len(self.leaves) - 1, tuple(column.batch_size)
@@ -224,17 +224,17 @@ class _Reader:
         return tensor
 
     def _tree(self, top: str, batch_size: Any, names: Any, device: Any, inside: Any) -> TensorDict:
-        leaves = {name: self.column(top, spec) for name, spec in inside}
+        made = {name: self.column(top, spec) for name, spec in inside}
         if names is None:
-            return TensorDict(leaves, batch_size=list(batch_size), device=device)
-        return TensorDict(leaves, batch_size=list(batch_size), device=device, names=names)
+            return TensorDict(made, batch_size=list(batch_size), device=device)
+        return TensorDict(made, batch_size=list(batch_size), device=device, names=names)
 
 
 def _leaf(kind: str, value: Any, batch_size: tuple[int, ...]) -> Column:
     if kind == "v":
         return NonTensorData(value, batch_size=list(batch_size))
     if kind == "s":
-        return stacked(value, len(batch_size))
+        return leaves.unlisted(value, batch_size)
     return value
 
 

@@ -16,7 +16,10 @@ from fanfold.megatron.errors import (
     NonFiniteLossError,
     NotInitialisedError,
 )
+from fanfold.megatron.huggingface import model_config_from_huggingface
 from fanfold.megatron.losses import CrossEntropy, PolicyGradient, TokenLoss
+from fanfold.megatron.model_worker import ModelWorker
+from fanfold.megatron.sampling import Sampling
 from fanfold.megatron.schedule import LearningRate
 from fanfold.megatron.topology import ParallelConfig
 from fanfold.megatron.trainer import MegatronTrainer
@@ -37,12 +40,15 @@ __all__ = [
     "MegatronWorker",
     "ModelConfig",
     "ModelConfigError",
+    "ModelWorker",
     "NonFiniteLossError",
     "NotInitialisedError",
     "OptimizerConfig",
     "ParallelConfig",
     "PolicyGradient",
+    "Sampling",
     "TokenLoss",
     "in_megatron",
     "model_config",
+    "model_config_from_huggingface",
 ]

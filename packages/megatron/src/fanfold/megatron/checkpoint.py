@@ -260,24 +260,34 @@ def _different(saved: dict[str, Any], ours: dict[str, Any]) -> str:
     return ", ".join(fields) or "the same config"
 
 
+def raise_together(what: str, problem: str | None) -> None:
+    """Raise on every rank what went wrong on one.
+
+    Raises:
+        CheckpointError: Something did, with the first rank that says so.
+    """
+    texts: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(texts, problem)
+    failed = [(rank, text) for rank, text in enumerate(texts) if text is not None]
+    if failed:
+        rank, text = failed[0]
+        others = f" (and {len(failed) - 1} more ranks)" if len(failed) > 1 else ""
+        raise CheckpointError(f"{what}: rank {rank}{others} {text}")
+
+
 def _everywhere(place: CheckpointPath | None, what: str, action: Callable[[], Any]) -> None:
     """Do something on every rank, and raise on every rank when it failed on one."""
     problem: BaseException | None = None
     try:
         action()
-    except (Exception, CheckpointException) as error:  # noqa: BLE001  # whatever it was, the other ranks must hear of it
+    except (Exception, CheckpointException) as error:  # noqa: BLE001  # whatever it was, the others must hear of it
         problem = error
-    texts: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(texts, _text(problem))
-    failed = [(rank, text) for rank, text in enumerate(texts) if text is not None]
-    if failed:
-        rank, text = failed[0]
-        where = f" {place.final}" if place else ""
-        others = f" (and {len(failed) - 1} more ranks)" if len(failed) > 1 else ""
-        raise CheckpointError(f"checkpoint{where}: rank {rank}{others} could not {what}: {text}") from problem
+    said = f"could not {what}: {_text(problem)}" if problem else None
+    try:
+        raise_together(f"checkpoint {place.final}" if place else "checkpoint", said)
+    except CheckpointError as error:
+        raise error from problem
 
 
-def _text(problem: BaseException | None) -> str | None:
-    if problem is None or isinstance(problem, CheckpointError):
-        return str(problem) if problem else None
-    return f"{type(problem).__name__}: {problem}"
+def _text(problem: BaseException) -> str:
+    return str(problem) if isinstance(problem, CheckpointError) else f"{type(problem).__name__}: {problem}"

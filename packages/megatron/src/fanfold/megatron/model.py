@@ -9,7 +9,7 @@ import torch
 from fanfold.megatron.device import tensor_device
 from fanfold.megatron.layers import Norm, SdpaAttention
 from fanfold.megatron.parallel import accepted
-from fanfold.megatron.weights import division_of, initial_weight, whole_model_name
+from fanfold.megatron.weights import EMBEDDING, OUTPUT, division_of, initial_weight, whole_model_name
 
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -29,7 +29,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fanfold.megatron.config import ModelConfig, OptimizerConfig
     from fanfold.megatron.device import DevicePlan
@@ -137,6 +137,19 @@ def initialise(module: GPTModel, model: ModelConfig, seed: int) -> None:
         whole = initial_weight(name, division.whole_shape(parameter.shape, ranks), model, seed)
         with torch.no_grad():
             parameter.copy_(division.shard(whole, ranks, rank))
+
+
+def set_weights(built: Built, whole_weight: Callable[[str], torch.Tensor]) -> None:
+    """Take this rank's part of each whole weight, given by name, and start the optimizer anew."""
+    ranks = parallel_state.get_tensor_model_parallel_world_size()
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    for name, parameter in named_weights(built.module):
+        source = EMBEDDING if name == OUTPUT and built.module.share_embeddings_and_output_weights else name
+        with torch.no_grad():
+            parameter.copy_(division_of(name).shard(whole_weight(source), ranks, rank))
+    built.optimizer.reload_model_params()
+    for part in getattr(built.optimizer, "chained_optimizers", [built.optimizer]):
+        _prepare_moments(part.optimizer)
 
 
 def named_weights(module: GPTModel) -> Iterator[tuple[str, torch.nn.Parameter]]:

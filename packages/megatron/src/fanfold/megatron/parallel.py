@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ def start(parallel: ParallelConfig, info: RankInfo, wanted: Wanted) -> DevicePla
         DeviceError: The ranks do not have what was asked for.
         torch.distributed.DistStoreError: Not all ranks came within the limit.
     """
+    if parallel.tensor > 1:
+        # Megatron's overlap of tensor-parallel communication counts on it; CUDA reads it when it starts.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     timeout = timedelta(seconds=wanted.timeout)
     store = _rendezvous(info, timeout)
     seen = _exchange(store, see_device(info.rank, info.local_rank, request=wanted.device), info.world_size)

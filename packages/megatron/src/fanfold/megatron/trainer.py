@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from fanfold.dataproto import DataProto
-from fanfold.dispatch import Dispatch, NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
+from fanfold.dispatch import NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
 from fanfold.megatron.agreement import StepPlan, agree_on_step
-from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
-from fanfold.megatron.directories import CheckpointPath
-from fanfold.megatron.errors import (
-    BatchError,
-    CheckpointError,
-    ModelConfigError,
-    NonFiniteLossError,
-    NotInitialisedError,
-)
+from fanfold.megatron.errors import BatchError, LayoutError, ModelConfigError, NonFiniteLossError
 from fanfold.megatron.losses import CrossEntropy, TokenLoss
+from fanfold.megatron.model_worker import ModelWorker
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
-from fanfold.megatron.worker import MESH, MegatronWorker, in_megatron, load_engine
+from fanfold.megatron.worker import MESH, in_megatron, load_engine
 
 if TYPE_CHECKING:
-    import torch
+    from fanfold.megatron.sampling import Sampling
 
+_RESPONSES = ("responses", "response_mask", "response_log_probs")
 _BY_DATA_PARALLEL = make_nd_compute_dataproto_dispatch_fn(mesh_name=MESH)
 
 
-class MegatronTrainer(MegatronWorker):
+class MegatronTrainer(ModelWorker):
     """A language model in any parallel layout, with the same numbers in every one.
 
     Args:
-        model: A preset's name (`tiny`, `llama-1b`) or the sizes.
-        optimizer: Adam's settings.
         micro_batch_size: Rows that go through the model at once; when left out, all rows of a rank, divided by the
             number of pipeline stages.
         on_non_finite: What to do with a step whose loss or gradient is NaN or infinite: `raise`, or `skip` the step and
             say so in its metrics. The weights stay as they were either way.
-        worker: The arguments of `MegatronWorker`.
+        worker: The arguments of `ModelWorker` (`model`, `optimizer`) and of `MegatronWorker` (`parallel`, `device`,
+            `precision`, `seed`, `collective_timeout`).
 
     Raises:
         ModelConfigError: There is no such preset, or an option is unknown.
@@ -45,37 +39,12 @@ class MegatronTrainer(MegatronWorker):
     """
 
     def __init__(
-        self,
-        *,
-        model: ModelConfig | str = "tiny",
-        optimizer: OptimizerConfig | None = None,
-        micro_batch_size: int | None = None,
-        on_non_finite: Literal["raise", "skip"] = "raise",
-        **worker: Any,
+        self, *, micro_batch_size: int | None = None, on_non_finite: Literal["raise", "skip"] = "raise", **worker: Any
     ) -> None:
-        self.model = model_config(model)
-        self.optimizer = optimizer or OptimizerConfig()
+        _check_options(micro_batch_size, on_non_finite)
         self.micro_batch_size = micro_batch_size
         self.on_non_finite = on_non_finite
-        self.step = 0
-        self._built: Any = None
-        _check_options(micro_batch_size, on_non_finite)
-        if worker.get("parallel") is not None:
-            self.model.check_layout(worker["parallel"])
         super().__init__(**worker)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    @in_megatron
-    def init_model(self) -> dict[str, Any]:
-        """Make this rank's part of the model and its optimizer, with random weights that depend on the seed alone.
-
-        Returns:
-            How many weights this rank holds, and the device it computes on.
-        """
-        self.step = 0
-        self._built = load_engine("model").build(self.model, self.parallel, self.device, self.optimizer, self.seed)
-        count = sum(parameter.numel() for parameter in self._built.module.parameters())
-        return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
 
     @register(dispatch_mode=_BY_DATA_PARALLEL)
     @in_megatron
@@ -148,74 +117,49 @@ class MegatronTrainer(MegatronWorker):
         log_probs, entropy = (rows.at_callers_positions(values) for values in both)
         return DataProto.from_dict(tensors={"log_probs": log_probs, "entropy": entropy})
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @register(dispatch_mode=_BY_DATA_PARALLEL)
     @in_megatron
-    def save_checkpoint(self, path: str, keep: int | None = None, time_limit: float = 600.0) -> str:
-        """Write weights, optimizer and step to `path/step-<number>`, whole or not at all.
+    def generate(self, batch: DataProto, sampling: Sampling) -> DataProto:
+        """Continue rows, computing each row anew for each token: for tests and small models, not for serving.
+
+        Greedy continuations (temperature 0) are the same in every layout; draws depend on the seed, the data-parallel
+        rank and the place of the row in its share.
 
         Args:
-            path: A directory on a file system that all nodes share.
-            keep: How many of the newest checkpoints stay; all of them when left out.
-            time_limit: Seconds for writing.
+            batch: `input_ids` and `attention_mask` as for `train_model`; N tokens are added behind each row's last one.
+            sampling: How tokens are drawn.
 
         Returns:
-            The checkpoint's directory.
+            `responses` [B, N] int64, `response_mask` [B, N] (1 where there is a token), `response_log_probs` [B, N].
 
         Raises:
-            CheckpointError: A rank could not write, or not in time; earlier checkpoints are as they were.
+            LayoutError: The layout has pipeline stages or context ranks.
+            BatchError: As for `train_model`, and where rows would grow longer than the model allows.
             NotInitialisedError: `init_model` has not run.
         """
-        self._need_model("save_checkpoint")
-        if keep is not None and keep < 1:
-            raise CheckpointError(f"keep={keep} must be 1 or more, or None to keep all")
-        place = CheckpointPath(Path(path).absolute(), self.step)
-        load_engine("checkpoint").save(self._built, self.model, place, limit=time_limit, keep=keep)
-        return str(place.final)
+        self._need_model("generate")
+        if self.parallel.pipeline > 1 or self.parallel.context > 1:
+            raise LayoutError(
+                f"generate runs on tensor and data parallel ranks; the layout is {self.parallel}. Load the weights "
+                "into such a layout, or into an inference engine"
+            )
+        limits = self._limits()
+        room = replace(limits, max_sequence_length=limits.max_sequence_length - sampling.max_new_tokens)
+        _, rows = self._agree(batch, limits=room)
+        generator = torch.Generator().manual_seed(sampling.seed * 1_000_003 + self.data_parallel_rank)
+        made = load_engine("generation").generate(self._built, rows, sampling, limits.multiple, generator)
+        return DataProto.from_dict(tensors=dict(zip(_RESPONSES, made, strict=True)))
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    @in_megatron
-    def load_checkpoint(self, path: str, step: int | None = None, optimizer: bool = True) -> int:
-        """Read what `save_checkpoint` wrote, in this layout or in any other.
+    def _agree(
+        self, batch: DataProto, further: tuple[str, ...] = (), limits: RowLimits | None = None
+    ) -> tuple[StepPlan, Rows]:
+        rows = self._read(batch, further, limits or self._limits())
+        return agree_on_step(rows, self.parallel, self.micro_batch_size, self.tensor_device)
 
-        Args:
-            path: The same path.
-            step: Which checkpoint; the newest when left out.
-            optimizer: Whether the optimizer's moments and the step are taken over too; otherwise training starts anew
-                from these weights.
-
-        Returns:
-            The step that training goes on from.
-
-        Raises:
-            CheckpointError: There is none, or it is of another model (the first weight that differs is named).
-            NotInitialisedError: `init_model` has not run.
-        """
-        self._need_model("load_checkpoint")
-        root = Path(path).absolute()
-        found: int = load_engine("checkpoint").load(self._built, self.model, root, step, optimizer=optimizer)
-        self.step = found if optimizer else 0
-        return self.step
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    @in_megatron
-    def state_digest(self) -> str:
-        """Hash the weights of the whole model; the same weights give the same text in every layout."""
-        self._need_model("state_digest")
-        digest: str = load_engine("digest").state_digest(self._built)
-        return digest
-
-    def close(self) -> None:
-        """Let go of the model, which holds on to the process groups, and of these."""
-        self._built = None
-        super().close()
-
-    def _agree(self, batch: DataProto, further: tuple[str, ...] = ()) -> tuple[StepPlan, Rows]:
-        return agree_on_step(self._read(batch, further), self.parallel, self.micro_batch_size, self.tensor_device)
-
-    def _read(self, batch: DataProto, further: tuple[str, ...]) -> Rows | BatchError:
+    def _read(self, batch: DataProto, further: tuple[str, ...], limits: RowLimits) -> Rows | BatchError:
         # Returned, not raised: the other ranks have to hear of it before anyone leaves.
         try:
-            return read_rows(_columns(batch), self._limits(), padding=_padding_rows(), extra=further)
+            return read_rows(_columns(batch), limits, padding=_padding_rows(), extra=further)
         except BatchError as error:
             return error
 
@@ -225,10 +169,6 @@ class MegatronTrainer(MegatronWorker):
             2 * parallel.context if parallel.context > 1 else 1
         )
         return RowLimits(self.model.vocab_size, self.model.max_sequence_length, shares)
-
-    def _need_model(self, method: str) -> None:
-        if self._built is None:
-            raise NotInitialisedError(f"{method} on rank {self.rank} needs the model; call init_model first")
 
     def _refuse_non_finite(self, where: str) -> None:
         if self.on_non_finite == "raise":

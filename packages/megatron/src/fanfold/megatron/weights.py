@@ -83,6 +83,32 @@ def division_of(name: str) -> Division:
     return _DIVISIONS[suffix]
 
 
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all weights of the undivided model, in the order of the forward pass."""
+    hidden, ffn, head = config.hidden_size, config.ffn_hidden_size, config.head_size
+    layer = {
+        "input_layernorm.weight": (hidden,),
+        "self_attention.linear_qkv.weight": ((config.num_attention_heads + 2 * config.query_groups) * head, hidden),
+        "self_attention.linear_proj.weight": (hidden, hidden),
+        "pre_mlp_layernorm.weight": (hidden,),
+        "mlp.linear_fc1.weight": (2 * ffn, hidden),
+        "mlp.linear_fc2.weight": (hidden, ffn),
+    }
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
+    for number in range(config.num_layers):
+        shapes |= {f"decoder.layers.{number}.{name}": shape for name, shape in layer.items()}
+    shapes["decoder.final_layernorm.weight"] = (hidden,)
+    return shapes if config.share_embeddings else {**shapes, OUTPUT: (config.vocab_size, hidden)}
+
+
+def stage_of(name: str, config: ModelConfig, stages: int) -> int:
+    """Return the pipeline stage that holds a weight."""
+    layer = _LAYER.match(name)
+    if layer:
+        return int(layer[1]) // (config.num_layers // stages)
+    return 0 if name == EMBEDDING else stages - 1
+
+
 def whole_model_name(local_name: str, first_layer: int) -> str:
     """Return the undivided model's name of a weight on a pipeline stage that begins with layer `first_layer`."""
     return _LAYER.sub(lambda match: f"decoder.layers.{int(match[1]) + first_layer}.", local_name)

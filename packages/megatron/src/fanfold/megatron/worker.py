@@ -101,15 +101,24 @@ def in_megatron(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[
     return inside
 
 
+@contextmanager
+def without_megatrons_warnings() -> Iterator[None]:
+    """Leave out what Megatron-Core says when it is imported and when a model is made, and a user cannot change.
+
+    That TransformerEngine and Apex, which are optional, are absent, and that defaults of its own are deprecated.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def load_engine(name: str) -> ModuleType:
     """Import one of the modules that import Megatron-Core.
 
     Late on purpose: Megatron-Core takes 5 s and 350 MiB to import. A driver that only binds and sends a class must not
     pay for it; a rank pays once, when its worker is made.
     """
-    with warnings.catch_warnings():
-        # TransformerEngine and Apex are optional, and Megatron-Core says at each import that they are absent.
-        warnings.simplefilter("ignore")
+    with without_megatrons_warnings():
         return importlib.import_module(f"fanfold.megatron.{name}")
 
 

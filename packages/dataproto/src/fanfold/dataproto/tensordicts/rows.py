@@ -8,7 +8,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import indexing, legacy, merge
+from fanfold.dataproto import indexing, leaves, legacy, merge
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, MergeError, NotEqualError, SplitError
 from fanfold.dataproto.jagged import Shared
@@ -61,10 +61,8 @@ def concat_tensordict(data: Sequence[TensorDictBase], *, merge_rules: Mapping[st
 
 
 def _whole_values(found: list[dict[str, Column]], rows: int, rules: Mapping[str, Any]) -> dict[str, Column]:
-    whole = [
-        {name: column.data for name, column in part.items() if column_rules.is_shared_value(column)} for part in found
-    ]
-    by_row = {name for part in found for name, column in part.items() if not column_rules.is_shared_value(column)}
+    whole = [{name: column.data for name, column in part.items() if leaves.is_shared_value(column)} for part in found]
+    by_row = {name for part in found for name, column in part.items() if not leaves.is_shared_value(column)}
     metas = [{name: value for name, value in part.items() if name not in by_row} for part in whole]
     checked = merge.united_rules(rules)
     return {name: NonTensorData(value, batch_size=[rows]) for name, value in merge.merged_meta(metas, checked).items()}
@@ -100,7 +98,7 @@ def concat_tensordict_with_none_bsz(data: Sequence[TensorDictBase]) -> TensorDic
 
 def column_value(column: Column) -> Any:
     """Return the Python value of a wrapped column, or the column."""
-    return column.data if column_rules.is_shared_value(column) else column
+    return column.data if leaves.is_shared_value(column) else column
 
 
 def chunk_tensordict(td: TensorDictBase, chunks: int) -> list[TensorDict]:

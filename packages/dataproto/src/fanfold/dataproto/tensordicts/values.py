@@ -9,7 +9,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import stack
+from fanfold.dataproto import leaves, stack
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError, MergeError, MissingKeyError
 
@@ -50,7 +50,7 @@ def assign_non_tensor_stack(tensor_dict: TensorDictBase, key: str, val: Sequence
         raise ColumnError(
             f"column {key!r} has {len(rows)} values; expected one for each row of {list(tensor_dict.batch_size)}"
         )
-    tensor_dict.set(key, column_rules.stack_of(rows))
+    tensor_dict.set(key, leaves.stack_of(rows))
 
 
 def assign_non_tensor(tensor_dict: TensorDictBase, **kwargs: Any) -> TensorDictBase:
@@ -64,7 +64,7 @@ def assign_non_tensor(tensor_dict: TensorDictBase, **kwargs: Any) -> TensorDictB
     """
     check("assign_non_tensor", tensor_dict)
     for key, value in kwargs.items():
-        if column_rules.is_shared_value(value) or column_rules.is_stack(value):
+        if leaves.is_shared_value(value) or leaves.is_stack(value):
             tensor_dict.set(key, value)
         elif isinstance(value, list):
             assign_non_tensor_stack(tensor_dict, key, value)
@@ -79,7 +79,7 @@ def unwrap_non_tensor_data(data: Any) -> Any:
     >>> unwrap_non_tensor_data(NonTensorData(3)), unwrap_non_tensor_data(4)
     (3, 4)
     """
-    return data.data if column_rules.is_shared_value(data) else data
+    return data.data if leaves.is_shared_value(data) else data
 
 
 def get_non_tensor_data(data: TensorDictBase, key: str, default: Any) -> Any:
@@ -101,8 +101,8 @@ def get(tensordict: TensorDictBase, key: str, default: Any = None) -> Any:
 
 def unwrapped(column: Column) -> Any:
     """Return Python values instead of their wrappers."""
-    if column_rules.is_stack(column):
-        return column.tolist()
+    if leaves.is_stack(column):
+        return leaves.listed(column)
     return unwrap_non_tensor_data(column)
 
 
@@ -178,7 +178,7 @@ def _column_of(name: str, value: Any) -> Column:
     if isinstance(value, list):
         if value and all(isinstance(row, Tensor) for row in value):
             return stack.stacked(name, value)
-        return column_rules.stack_of(value)
+        return leaves.stack_of(value)
     column_rules.check(name, value)
     return value
 

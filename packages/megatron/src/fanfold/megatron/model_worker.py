@@ -1,0 +1,182 @@
+"""A worker that has a part of a language model: made, kept in checkpoints, exchanged with Hugging Face's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fanfold.dispatch import Dispatch, register
+from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
+from fanfold.megatron.directories import CheckpointPath
+from fanfold.megatron.errors import CheckpointError, NotInitialisedError
+from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
+from fanfold.megatron.worker import MegatronWorker, in_megatron, load_engine, without_megatrons_warnings
+from safetensors import SafetensorError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+
+class ModelWorker(MegatronWorker):
+    """A rank's part of a language model and of its optimizer; `MegatronTrainer` adds what is done with them.
+
+    Args:
+        model: A preset's name (`tiny`, `llama-1b`) or the sizes.
+        optimizer: Adam's settings.
+        worker: The arguments of `MegatronWorker`.
+
+    Raises:
+        ModelConfigError: There is no such preset.
+        LayoutError: The layout does not divide the model or the ranks.
+    """
+
+    def __init__(
+        self, *, model: ModelConfig | str = "tiny", optimizer: OptimizerConfig | None = None, **worker: Any
+    ) -> None:
+        self.model = model_config(model)
+        self.optimizer = optimizer or OptimizerConfig()
+        self.step = 0
+        self._built: Any = None
+        if worker.get("parallel") is not None:
+            self.model.check_layout(worker["parallel"])
+        super().__init__(**worker)
+        self.model.check_layout(self.parallel)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def init_model(self) -> dict[str, Any]:
+        """Make this rank's part of the model and its optimizer, with random weights that depend on the seed alone.
+
+        Returns:
+            How many weights this rank holds, and the device it computes on.
+        """
+        self.step = 0
+        engine = load_engine("model")
+        with without_megatrons_warnings():
+            self._built = engine.build(self.model, self.parallel, self.device, self.optimizer, self.seed)
+        count = sum(parameter.numel() for parameter in self._built.module.parameters())
+        return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def save_checkpoint(self, path: str, keep: int | None = None, time_limit: float = 600.0) -> str:
+        """Write weights, optimizer and step to `path/step-<number>`, whole or not at all.
+
+        Args:
+            path: A directory on a file system that all nodes share.
+            keep: How many of the newest checkpoints stay; all of them when left out.
+            time_limit: Seconds for writing.
+
+        Returns:
+            The checkpoint's directory.
+
+        Raises:
+            CheckpointError: A rank could not write, or not in time; earlier checkpoints are as they were.
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("save_checkpoint")
+        if keep is not None and keep < 1:
+            raise CheckpointError(f"keep={keep} must be 1 or more, or None to keep all")
+        place = CheckpointPath(Path(path).absolute(), self.step)
+        load_engine("checkpoint").save(self._built, self.model, place, limit=time_limit, keep=keep)
+        return str(place.final)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def load_checkpoint(self, path: str, step: int | None = None, optimizer: bool = True) -> int:
+        """Read what `save_checkpoint` wrote, in this layout or in any other.
+
+        Args:
+            path: The same path.
+            step: Which checkpoint; the newest when left out.
+            optimizer: Whether the optimizer's moments and the step are taken over too; otherwise training starts anew
+                from these weights.
+
+        Returns:
+            The step that training goes on from.
+
+        Raises:
+            CheckpointError: There is none, or it is of another model (the first weight that differs is named).
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("load_checkpoint")
+        root = Path(path).absolute()
+        found: int = load_engine("checkpoint").load(self._built, self.model, root, step, optimizer=optimizer)
+        self.step = found if optimizer else 0
+        return self.step
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def state_digest(self) -> str:
+        """Hash the weights of the whole model; the same weights give the same text in every layout."""
+        self._need_model("state_digest")
+        digest: str = load_engine("streaming").state_digest(self._built, self.model)
+        return digest
+
+    def weights(self, bucket_bytes: int = 1 << 28) -> Iterator[tuple[str, torch.Tensor]]:
+        """Give out all weights of the model, whole, by Hugging Face's names: for another role in the same processes.
+
+        Not registered: a driver would hold the whole model. All ranks must take all weights; each holds about one
+        bucket at a time.
+
+        Args:
+            bucket_bytes: About how much is collected from the other ranks at once.
+        """
+        self._need_model("weights")
+        for name, weight in load_engine("streaming").whole_weights(self._built, self.model, bucket_bytes):
+            yield from to_huggingface(name, weight, self.model)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def export_hf(self, path: str, file_bytes: int = 4 << 30) -> str:
+        """Write the weights as a Hugging Face Llama model (config.json and safetensors), from rank 0.
+
+        Args:
+            path: The directory; one that is there is replaced.
+            file_bytes: Most bytes in one file.
+
+        Raises:
+            CheckpointError: Rank 0 could not write.
+        """
+        weights, problem = self.weights(), None
+        try:
+            if self.rank == 0:
+                write_huggingface(Path(path), self.model, weights, file_bytes=file_bytes)
+        except (OSError, SafetensorError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        for _ in weights:
+            pass  # the other ranks, and rank 0 where it could not go on, still have their part in collecting
+        load_engine("checkpoint").raise_together(f"writing {path}", problem)
+        return path
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def load_hf(self, path: str) -> None:
+        """Take the weights of a Hugging Face Llama model, in any layout; the optimizer starts anew.
+
+        Args:
+            path: A directory of safetensors that all nodes see. `model_config_from_huggingface(path)` reads its sizes.
+
+        Raises:
+            CheckpointError: There is none, or a weight is missing or has another shape; nothing has changed then.
+        """
+        self._need_model("load_hf")
+        problem = reader = None
+        try:
+            reader = HuggingFaceReader(path, self.model)
+        except CheckpointError as error:
+            problem = str(error)
+        load_engine("checkpoint").raise_together(f"reading {path}", problem)
+        load_engine("model").set_weights(self._built, reader.read)  # type: ignore[union-attr] # or it has raised
+        self.step = 0
+
+    def close(self) -> None:
+        """Let go of the model, which holds on to the process groups, and of these."""
+        self._built = None
+        super().close()
+
+    def _need_model(self, method: str) -> None:
+        if self._built is None:
+            raise NotInitialisedError(f"{method} on rank {self.rank} needs the model; call init_model first")
