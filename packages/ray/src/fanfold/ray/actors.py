@@ -260,7 +260,8 @@ def _recipe_on_rank(
         os.environ.update(devices_of(peers))
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
     desk = Desk(birth.info.rank)
-    answers = {"status": lambda _: desk.status(), "cancel": desk.cancel, "collectives": in_collectives}
+    answers: dict[str, Callable[[Any], Any]] = {"status": lambda _: desk.status(), "cancel": desk.cancel}
+    answers["collectives"] = in_collectives
     process._fanfold_desk = desk  # noqa: SLF001  # as above
     process._fanfold_generation = birth.generation  # noqa: SLF001  # as above
     host, actor_id = ray.util.get_node_ip_address(), str(ray.get_runtime_context().get_actor_id())

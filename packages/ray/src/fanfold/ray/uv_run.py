@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SWITCH = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
-_ADVICE = f"connect by fanfold.ray.connect(), or set {_SWITCH}=0 before ray is imported, to run workers by the nodes' own Python"
+_ADVICE = (
+    f"connect by fanfold.ray.connect(), or set {_SWITCH}=0 before ray is imported, and workers are run by the nodes' "
+    "own Python"
+)
 _logger = logging.getLogger("fanfold.ray")
 
 
 @contextmanager
 def workers_without_uv_run() -> Iterator[None]:
-    """Keep `ray.init` in the block from starting workers through `uv run`, unless the user's environment speaks of it."""
+    """Keep `ray.init` in the block from starting workers through `uv run`, unless the user's environment names it."""
     if _SWITCH in os.environ or not getattr(ray_constants, _SWITCH, False):
         yield
         return
@@ -58,8 +61,8 @@ def warn_of_uv_run() -> None:
     command = uv_run_command()
     if command and os.environ.get(_SWITCH) != "1":
         _logger.warning(
-            "this driver runs under `uv run`, so Ray starts every worker by `%s` in a copy of its folder, which may take "
-            "minutes or fail; %s (=1 says that it is meant, and this warning ends)",
+            "this driver runs under `uv run`, so Ray starts every worker by `%s` in a copy of its folder, which may "
+            "take minutes or fail; %s (=1 says that it is meant, and this warning ends)",
             command,
             _ADVICE,
         )
