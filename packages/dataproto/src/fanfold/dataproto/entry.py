@@ -15,7 +15,7 @@ from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.buffers import memory_of
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.jagged import Shared
-from fanfold.dataproto.parts import Part
+from fanfold.dataproto.parts import Chunk, Part
 from fanfold.dataproto.remote import DataProtoFuture, PartStore
 
 
@@ -31,7 +31,7 @@ def register_types(register_batch_type: Callable[..., Any]) -> None:
         lazy=_lazy,
         freeze=freeze,
     )
-    register_batch_type(DataProtoFuture, columns=DataProtoFuture.columns)
+    register_batch_type(DataProtoFuture, columns=DataProtoFuture.columns, lazy=_lazy, part=_part)
 
 
 def _take(batch: DataProto, indices: Sequence[int]) -> DataProto:
@@ -48,6 +48,10 @@ def _nbytes(batch: DataProto) -> int:
 
 def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]]) -> DataProtoFuture:
     return DataProtoFuture.of(store, found)
+
+
+def _part(future: DataProtoFuture, at: int, count: int) -> DataProtoFuture:
+    return future._cut(Chunk(at, count, uneven=True))
 
 
 def freeze(batch: DataProto) -> Callable[[], str | None]:
