@@ -28,7 +28,7 @@ from fanfold.worker import (
 )
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -284,7 +284,7 @@ def _obituary(rank: StartedRank, answer: RankAnswer | None) -> WorkerLostError |
     # Also for workers whose names are elsewhere or unknown: those answer, or are busy.
     try:
         value_of(rank.door.__ray_ready__.remote(), _LAST_WORDS)
-    except RayActorError as error:
+    except (RayActorError, OutOfMemoryError) as error:
         return obituary(error, answer)
     except GetTimeoutError:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fanfold.ray.memory import memory_note
 from fanfold.ray.obituary import obituary
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.travelling import when_raised
@@ -13,6 +14,7 @@ from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTim
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
+    OutOfMemoryError,
     RayActorError,
     RayTaskError,
     WorkerCrashedError,
@@ -42,8 +44,8 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
     try:
         return Success(value_of(reference, limit))
     except RayTaskError as error:
-        return _failure_of_method(error)
-    except (RayActorError, WorkerCrashedError) as error:
+        return _failure_of_method(error, answer_behind(reference.task_id().actor_id().hex()))
+    except (RayActorError, WorkerCrashedError, OutOfMemoryError) as error:
         actor_id = reference.task_id().actor_id().hex()
         return Failure(obituary(error, answer_behind(actor_id)), lost=not isinstance(error, ActorUnavailableError))
     except GetTimeoutError:
@@ -52,13 +54,14 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
         return Failure(error)
 
 
-def _failure_of_method(error: RayTaskError) -> Failure:
+def _failure_of_method(error: RayTaskError, answer: RankAnswer | None) -> Failure:
     cause, text = error.cause if isinstance(error.cause, BaseException) else error, str(error)
     method = _METHOD.search(text)
     if method is not None and _CALL_FRAME not in text:  # the method was left behind: its result was being sent
         what = f"the result of {method[1]}"
         cause = NotPicklableError(f"{what} cannot travel to the driver: {type(cause).__name__}: {cause}")
-    return Failure(cause, tidy_trace(text), when=when_raised(cause))
+    trace = "\n".join(filter(None, [tidy_trace(text), memory_note(cause, answer)]))
+    return Failure(cause, trace, when=when_raised(cause))
 
 
 def tidy_trace(text: str) -> str:

@@ -36,6 +36,7 @@ def renewed_ranks(group: RayWorkerGroup[Any], which: Iterable[int] | None, deadl
     if renewed:
         if group._birth.value is not None:  # noqa: SLF001  # as above
             group._birth.value.settle(ranks.members, ranks.cls)  # noqa: SLF001  # as above
+            group._custodian = group._birth.value.custodian  # noqa: SLF001  # as above; it may be a new one
         rejoin(group, renewed, deadline)
     return renewed
 
