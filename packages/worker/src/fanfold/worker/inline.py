@@ -11,16 +11,16 @@ import os
 import socket
 import threading
 import time
-import weakref
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import serving
+from fanfold.worker.address_book import address_of, found
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack, unpack
 from fanfold.worker.environ import LentEnvironment, RawChanges, raw
-from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
+from fanfold.worker.errors import WorkerLostError, WorkerStartError
 from fanfold.worker.executing import callable_of, finished, trace_of
 from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, enter_context, leave_context, rank_infos
@@ -148,22 +148,7 @@ class InlineBackend:
 
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what finds these ranks again in this process, where all inline ranks are."""
-        for rank in ranks:
-            _here[id(rank.door)] = rank
-        return _found, (os.getpid(), tuple(id(rank.door) for rank in ranks))
-
-
-_here: weakref.WeakValueDictionary[int, StartedRank] = weakref.WeakValueDictionary()
-
-
-def _found(process: int, tokens: Sequence[int]) -> tuple[InlineBackend, list[StartedRank]]:
-    ranks = [_here.get(token) for token in tokens] if process == os.getpid() else [None]
-    found = [rank for rank in ranks if rank is not None]
-    if len(found) < len(ranks):
-        raise GroupUsageError(
-            "a group of inline ranks lives in its own process only; this is another, or its ranks are gone"
-        )
-    return InlineBackend(), found
+        return found, (address_of(self, ranks),)
 
 
 def _as_rank(door: InlineRank, environment: LentEnvironment, action: Callable[[], Any]) -> Outcome:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fanfold.worker.address_book import address_of, found
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack_now, unpack
 from fanfold.worker.errors import CallCancelledError, GroupUsageError, WorkerLostError, WorkerStartError
@@ -248,6 +249,10 @@ class ThreadsBackend:
             rank.door.close()
             rank.door.join(min(deadline.left(), BUSY_GRACE))
             rank.door.port.release()
+
+    def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what finds these ranks again in this process, where all threads are."""
+        return found, (address_of(self, ranks),)
 
 
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed
