@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fanfold.dispatch.cut import Cut, even_cut, weighted_cut
 from fanfold.dispatch.errors import ArgumentError, DivideError, MeshError
 from fanfold.dispatch.nested import batches_in
-from fanfold.dispatch.split import Cut, even_cut, weighted_cut
 from fanfold.dispatch.weights import weights_of_rows
 
 if TYPE_CHECKING:
