@@ -138,7 +138,7 @@ class InlineBackend:
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:  # noqa: ARG002  # answers at once
         """Say where ranks are; from another thread than theirs there is something to see."""
-        return {rank.rank: rank.door.whereabouts.status() for rank in ranks}
+        return {rank.rank: _status(rank.door) for rank in ranks}
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:  # noqa: ARG002  # nothing to wait for
         """Let go of the workers, rank 0 last."""
@@ -186,6 +186,10 @@ def _invoke(door: InlineRank, request: Request) -> Any:
 def enumerate_names(args: Sequence[Any]) -> list[tuple[str, Any]]:
     """Name positional arguments for people."""
     return [(f"number {position + 1}", value) for position, value in enumerate(args)]
+
+
+def _status(door: InlineRank) -> RankStatus:
+    return RankStatus(door.info.rank, note=str(_closed(door))) if door.closed else door.whereabouts.status()
 
 
 def _closed(door: InlineRank) -> WorkerLostError:

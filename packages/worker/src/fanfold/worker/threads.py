@@ -101,6 +101,11 @@ class ThreadRank:
         """Make the error of a rank that was closed."""
         return WorkerLostError(f"rank {self.info.rank} ({self.name}) was closed")
 
+    def status(self) -> RankStatus:
+        """Say where the rank is; a closed one may still be inside a method without end."""
+        status = self.server.status()
+        return status._replace(note=str(self.gone())) if self.closed else status
+
     def _done(self, handle: ThreadHandle, request: Request, result: Any) -> None:
         self.settle(handle, Success(across(result, f"the result of {request.label}") if request.wanted else None))
 
@@ -240,7 +245,7 @@ class ThreadsBackend:
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:  # noqa: ARG002  # answers at once
         """Say where ranks are."""
-        return {rank.rank: rank.door.server.status() for rank in ranks}
+        return {rank.rank: rank.door.status() for rank in ranks}
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:
         """End the threads, rank 0 last; one that does not end within its share of the limit goes on alone."""
