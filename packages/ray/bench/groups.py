@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -92,7 +93,7 @@ class Raw:
         self.echo(0)
 
     def echo(self, value: int) -> list[int]:
-        return ray.get([worker.echo.remote(value) for worker in self.workers])  # type: ignore[no-any-return]
+        return ray.get([worker.echo.remote(value) for worker in self.workers])
 
     def sleep(self, seconds: float) -> None:
         ray.get([worker.sleep.remote(seconds) for worker in self.workers])
@@ -139,7 +140,7 @@ def verl_side() -> Any:
         time.sleep(seconds)
 
     mark = decorator.register(dispatch_mode=decorator.Dispatch.ONE_TO_ALL)
-    probe = ray.remote(type("VerlProbe", (worker,), {"echo": mark(echo), "sleep": mark(sleep)}))
+    probe: Any = ray.remote(type("VerlProbe", (worker,), {"echo": mark(echo), "sleep": mark(sleep)}))
 
     class Verl:
         name = "verl"
@@ -182,7 +183,7 @@ def starts(sides: list[Any], pool: RayResourcePool, rounds: int) -> dict[str, fl
     times: dict[str, list[float]] = {side.name: [] for side in sides}
     for turn in range(rounds):
         for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
-            seconds, group = timed(lambda side=side: side(pool))
+            seconds, group = timed(functools.partial(side, pool))
             times[side.name].append(seconds)
             pids = [group.pid(rank) for rank in range(len(pool.bundles()))]
             group.close()

@@ -51,16 +51,22 @@ def test_the_report_says_whose_memory_it_was() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.1, ID: a1) was "
-        "4.69GB used / 23.54GB limit (0.199299)\nOOM kill reason: and so on",
-        "Task was killed due to the node running low on memory.\nMemory on the node (IP: 10.0.0.1, ID: a1) where the "
-        "task (task ID: 1, name=A.f) was running was 4.69GB / 23.54GB (0.199), which exceeds the threshold",
+        (
+            "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.1, ID: a1) "
+            "was 4.69GB used / 23.54GB limit (0.199299)\nOOM kill reason: and so on"
+        ),
+        (
+            "Task was killed due to the node running low on memory.\nMemory on the node (IP: 10.0.0.1, ID: a1) where "
+            "the task (task ID: 1, name=A.f) was running was 4.69GB / 23.54GB (0.199), which exceeds the threshold"
+        ),
     ],
 )
 def test_rays_memory_monitor_in_few_words(said: str) -> None:
     assert reason_of(said) == (
-        "Ray killed it because its node ran out of memory (4.69GB of 23.54GB were in use; the memory of the host, not "
-        "of a GPU)",
+        (
+            "Ray killed it because its node ran out of memory (4.69GB of 23.54GB were in use; the memory of the host, "
+            "not of a GPU)"
+        ),
         None,
     )
 
@@ -100,4 +106,3 @@ def test_a_rank_that_ray_killed_for_memory_is_told_in_one_line() -> None:
     assert said, done.stderr
     assert "Ray killed it because its node ran out of memory" in done.stdout
     assert "OOM kill reason" not in done.stdout
-

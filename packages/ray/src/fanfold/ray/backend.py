@@ -52,6 +52,7 @@ class RayBackend:
         use_gpu: Whether the actors take their share of the pool's GPUs.
         watcher: Hears of a start.
         visible_devices: "own": a rank sees its own devices, as Ray shows them; "node": those of all ranks on its node.
+        runtime_env: What goes into the runtime environment of each actor besides what its recipe wants.
         class_name: Name of the workers' class, where they are not started here.
         answers: By rank, what it said of itself, where it was not started here.
 
@@ -72,6 +73,7 @@ class RayBackend:
         use_gpu: bool = True,
         watcher: StartWatcher | None = None,
         visible_devices: str = "own",
+        runtime_env: Mapping[str, Any] | None = None,
         class_name: str = "",
         answers: Mapping[int, RankAnswer] | None = None,
     ) -> None:
@@ -92,6 +94,7 @@ class RayBackend:
         self._use_gpu = use_gpu
         self._watcher = watcher
         self._visible_devices = visible_devices
+        self._runtime_env = dict(runtime_env or {})
         self._class_name = class_name
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
@@ -127,6 +130,7 @@ class RayBackend:
             master_port_range=port_range or self._master_port_range,
             watcher=self._watcher,
             visible_devices=self._visible_devices,
+            runtime_env=self._runtime_env,
         )
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
