@@ -254,6 +254,23 @@ def test_a_staged_batch() -> None:
         RemoteBatch.stage(3, shelf)  # type: ignore[arg-type]
 
 
+def test_staged_batches_join_futures() -> None:
+    shelf = Shelf()
+    remote = RemoteBatch.stage(numbered(0, 2), shelf)
+    later = DataProtoFuture.concat([remote, produced(shelf, (2, 4)), remote.slice(1)])
+    assert later.get()["i"].tolist() == [0, 1, 2, 3, 1]
+    other = RemoteBatch.stage(DataProto.from_dict({"w": torch.arange(2.0)}), shelf)
+    assert remote.future().union(other).columns() == ["i", "s", "w"]
+
+
+def test_a_header_is_read_once_for_all_pieces() -> None:
+    shelf = Shelf()
+    future = produced(shelf, (0, 3), (3, 8))
+    first, second = future.chunk(2)
+    assert [len(first), len(second), second.select(["i"]).rows(), future.rows()] == [4, 4, 4, 8]
+    assert shelf.asked == ["h0", "h2"]
+
+
 def test_a_part_by_name() -> None:
     shelf = Shelf()
     part = Part(Header("any", 2, ("i",)), shelf.put(numbered(0, 2)))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from fanfold.dataproto import fetch, indexing, parts
-from fanfold.dataproto.batch import DataProto
-from fanfold.dataproto.errors import ColumnTypeError, MergeError, MissingKeyError, RemoteError, RemoteTimeoutError
+from fanfold.dataproto.errors import ColumnTypeError, MergeError, RemoteTimeoutError
 from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Slice
+from fanfold.dataproto.references import References, is_reference, is_staged
 from fanfold.dataproto.shape import Uneven
 
 
@@ -56,6 +56,8 @@ class _Limit:
 class DataProtoFuture:
     """Rows that are not here: results that do not exist yet, or batches that stay where they are.
 
+    In the examples, `store` is a `PartStore` of this process.
+
     Args:
         store: where the parts are
         node: the expression; see `of`
@@ -71,6 +73,10 @@ class DataProtoFuture:
 
         Raises:
             MergeError: no parts.
+
+        >>> batch = DataProto.from_dict({"x": torch.arange(4)})
+        >>> DataProtoFuture.of(store, [(header_of(batch), store.put(batch))]).get()["x"]
+        tensor([0, 1, 2, 3])
         """
         leaves = [Leaf(part if isinstance(part, Part) else Part(*part)) for part in found]
         if not leaves:
@@ -80,19 +86,45 @@ class DataProtoFuture:
         return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves)))
 
     @staticmethod
-    def concat(futures: Sequence["DataProtoFuture"]) -> "DataProtoFuture":
+    def concat(futures: Sequence[Any]) -> "DataProtoFuture":
         """Put futures below each other, without waiting for any of them.
+
+        Args:
+            futures: futures and staged batches of one store; or promises of batches, which need no store: each a
+                `concurrent.futures.Future`, or a reference of a cluster runtime whose `future()` gives one
 
         Raises:
             MergeError: no futures, or futures of different stores.
-        """
-        listed = _futures("concat", futures)
-        return type(listed[0])(listed[0]._store, Below(tuple(future._node for future in listed)))
+            ColumnTypeError: something else.
 
-    def union(self, *others: "DataProtoFuture") -> Self:
-        """Put the columns of other futures beside these, without waiting; `get` refuses different numbers of rows."""
-        listed = _futures("union", (self, *others))
-        return type(self)(self._store, Beside(tuple(future._node for future in listed)))
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as pool:
+        ...     made = [pool.submit(DataProto.from_dict, {"x": torch.full((2,), rank)}) for rank in range(2)]
+        ...     DataProtoFuture.concat(made).slice(1, 3).get()["x"].tolist()
+        [0, 1]
+        """
+        listed = list(futures)
+        if listed and all(is_reference(promise) for promise in listed):
+            return DataProtoFuture.of(References(), [(promise, promise) for promise in listed])
+        found = _futures("concat", listed)
+        return found[0]._made(Below(tuple(future._node for future in found)), *found)
+
+    def union(self, *others: Any) -> Self:
+        """Put the columns of other futures beside these, without waiting; `get` refuses different numbers of rows.
+
+        >>> one, two = (RemoteBatch.stage(DataProto.from_dict({name: torch.arange(2)}), store) for name in "xy")
+        >>> one.future().union(two).columns()
+        ['x', 'y']
+        """
+        found = _futures("union", (self, *others))
+        return self._made(Beside(tuple(future._node for future in found)), *found)
+
+    def _made(self, node: Node, *sources: "DataProtoFuture") -> Self:
+        """Make a future of this class and store that knows the headers its sources have read."""
+        made = type(self)(self._store, node)
+        for source in sources:
+            made._headers.update(source._headers)
+        return made
 
     def chunk(self, chunks: int, *, uneven: Uneven | None = None) -> list[Self]:
         """Divide into consecutive pieces without waiting; a chunk of a chunk is a piece of that piece.
@@ -102,7 +134,12 @@ class DataProtoFuture:
             uneven: "split" gives sizes that differ by one; "error" and None make `get` refuse what does not divide
 
         Raises:
-            SplitError: fewer than one piece, or `uneven="pad"`, which needs the rows.
+            SplitError: fewer than one piece.
+            ColumnTypeError: `uneven="pad"`, which needs the rows.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> future.chunk(2)[1].chunk(2)[0].get()["x"]
+        tensor([2])
         """
         count = indexing.at_least("chunks", chunks, 1)
         if uneven not in (None, "split", "error"):
@@ -112,7 +149,12 @@ class DataProtoFuture:
         return [self._cut(Chunk(at, count, uneven == "split")) for at in range(count)]
 
     def slice(self, start: int | None = None, end: int | None = None) -> Self:
-        """Return rows `start` to `end` without waiting; negative numbers count from the end."""
+        """Return rows `start` to `end` without waiting; negative numbers count from the end.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> future.slice(-2).get()["x"]
+        tensor([2, 3])
+        """
         return self._cut(Slice(start, end))
 
     def __getitem__(self, rows: Any) -> Self:
@@ -123,13 +165,18 @@ class DataProtoFuture:
         return self.slice(rows.start, rows.stop)
 
     def select(self, columns: Iterable[str]) -> Self:
-        """Keep some columns; where the producer stored columns apart, only these are fetched."""
+        """Keep some columns; where the producer stored columns apart, only these are fetched.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2), "y": torch.ones(2)}), store).future()
+        >>> list(future.select(["y"]).get().batch.keys())
+        ['y']
+        """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
-        return type(self)(self._store, parts.Columns(self._node, names))
+        return self._made(parts.Columns(self._node, names), self)
 
     def _cut(self, cut: Slice | Chunk) -> Self:
-        made = type(self)(self._store, Cut(self._node, cut))
-        made._headers = self._headers
+        made = self._made(Cut(self._node, cut))
+        made._headers = self._headers  # the same parts: whichever piece reads a header first, reads it for all
         return made
 
     def rows(self, timeout: float | None = None) -> int:
@@ -138,6 +185,9 @@ class DataProtoFuture:
         Raises:
             RemoteTimeoutError: a header did not arrive in time.
             SplitError: a chunk that does not divide.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).slice(1).rows()
+        3
         """
         return parts.rows_of(self._node, self._header_reader(_Limit(timeout)))
 
@@ -145,11 +195,20 @@ class DataProtoFuture:
         return self.rows()
 
     def columns(self, timeout: float | None = None) -> list[str]:
-        """Return the names of the columns, waiting for headers only."""
+        """Return the names of the columns, waiting for headers only.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2)}, {"s": ["a", "b"]}), store).future().columns()
+        ['x', 's']
+        """
         return parts.columns_of(self._node, self._header_reader(_Limit(timeout)))
 
     def headers(self, timeout: float | None = None) -> list[Header]:
-        """Return the headers of all parts, in the order of the expression."""
+        """Return the headers of all parts, in the order of the expression.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> [(header.rows, header.columns, header.nbytes) for header in future.headers()]
+        [(4, ('x',), 32)]
+        """
         read = self._header_reader(_Limit(timeout))
         return [read(part) for part in parts.parts_of(self._node)]
 
@@ -163,6 +222,9 @@ class DataProtoFuture:
             RemoteTimeoutError: a header or a part did not arrive in time.
             MissingKeyError: a selected column that no part has.
             MergeError: parts that do not fit together.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().get(timeout=60)["x"]
+        tensor([0, 1, 2, 3])
         """
         limit = _Limit(timeout)
         read = self._header_reader(limit)
@@ -172,7 +234,11 @@ class DataProtoFuture:
         return fetch.assemble(wanted, dict(zip(handles, values, strict=True)))
 
     def result(self, timeout: float | None = None) -> Any:
-        """Do the same as `get`."""
+        """Do the same as `get`.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).slice(3).result()["x"]
+        tensor([3])
+        """
         return self.get(timeout)
 
     def _header_reader(self, limit: _Limit) -> Any:
@@ -196,109 +262,12 @@ def _futures(what: str, futures: Iterable[Any]) -> list[DataProtoFuture]:
     listed = list(futures)
     if not listed:
         raise MergeError(f"{what} got no futures; expected at least one")
+    listed = [entry.future() if is_staged(entry) else entry for entry in listed]
     for position, future in enumerate(listed):
         if not isinstance(future, DataProtoFuture):
-            raise ColumnTypeError(f"{what}: entry {position} is a {type(future).__name__}; expected a DataProtoFuture")
+            raise ColumnTypeError(
+                f"{what}: entry {position} is a {type(future).__name__}; expected a DataProtoFuture or a RemoteBatch"
+            )
         if future._store is not listed[0]._store and future._store != listed[0]._store:
             raise MergeError(f"{what}: entry {position} belongs to another store than entry 0; expected one")
     return listed
-
-
-class RemoteBatch:
-    """A batch that was stored once, column by column, and is used in many calls.
-
-    Made by `stage`. Whoever holds it can ask for its rows and columns without fetching, pass it on, and fetch some of
-    it.
-    """
-
-    def __init__(self, store: PartStore, part: Part) -> None:
-        self._store, self._part, self._freed = store, part, False
-
-    @classmethod
-    def stage(cls, batch: DataProto, store: PartStore) -> Self:
-        """Store every column of a batch apart, once.
-
-        Raises:
-            ColumnTypeError: not a DataProto.
-        """
-        if not isinstance(batch, DataProto):
-            raise ColumnTypeError(f"stage got a {type(batch).__name__}; expected a DataProto")
-        header = parts.header_of(batch)
-        stored = {name: store.put(parts.one_column(batch, name)) for name in header.columns}
-        return cls(store, Part(header, store.put(parts.one_column(batch, None)), stored))
-
-    def __len__(self) -> int:
-        return self._header.rows
-
-    @property
-    def _header(self) -> Header:
-        return Header.of(self._part.header)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._header.columns)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns."""
-        return self._header.nbytes
-
-    def future(self) -> DataProtoFuture:
-        """Return the same rows as a future, to slice, chunk, join and pass on."""
-        self._check()
-        return DataProtoFuture(self._store, Leaf(self._part))
-
-    def select(self, columns: Iterable[str]) -> Self:
-        """Return a batch of some of the columns, without fetching.
-
-        Raises:
-            MissingKeyError: there is no such column.
-        """
-        self._check()
-        names = [columns] if isinstance(columns, str) else list(columns)
-        _check_names(names, self.columns)
-        header = self._header._replace(columns=tuple(names))
-        stored = self._part.columns or {}
-        return type(self)(self._store, Part(header, self._part.payload, {name: stored[name] for name in names}))
-
-    def chunk(self, chunks: int, *, uneven: Uneven | None = None) -> list[DataProtoFuture]:
-        """Divide into consecutive pieces, without fetching."""
-        return self.future().chunk(chunks, uneven=uneven)
-
-    def slice(self, start: int | None = None, end: int | None = None) -> DataProtoFuture:
-        """Return rows `start` to `end`, without fetching."""
-        return self.future().slice(start, end)
-
-    def materialize(self, columns: Iterable[str] | None = None, timeout: float | None = None) -> DataProto:
-        """Fetch the batch, or some of its columns.
-
-        Raises:
-            RemoteError: it was freed.
-            MissingKeyError: there is no such column.
-        """
-        self._check()
-        if columns is None:
-            return self.future().get(timeout)  # type: ignore[no-any-return]
-        names = [columns] if isinstance(columns, str) else list(columns)
-        _check_names(names, self.columns)
-        return self.future().select(names).get(timeout)  # type: ignore[no-any-return]
-
-    def free(self) -> None:
-        """Drop the stored columns; a second time does nothing. Whatever still refers to them cannot fetch any more."""
-        if not self._freed:
-            self._freed = True
-            self._store.free([*(self._part.columns or {}).values(), self._part.payload])
-
-    def _check(self) -> None:
-        if self._freed:
-            raise RemoteError("this RemoteBatch was freed; stage the batch again")
-
-    def __repr__(self) -> str:
-        return f"RemoteBatch: {len(self)} rows, columns {self.columns}" + ", freed" * self._freed
-
-
-def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise MissingKeyError(f"there is no column {name!r}; the remote batch has {sorted(known)}")
