@@ -207,7 +207,7 @@ def test_misuse() -> None:
     with pytest.raises(MergeError, match="entry 1 belongs to another store"):
         DataProtoFuture.concat([produced(Shelf(), (0, 1)), produced(Shelf(), (0, 1))])
     with pytest.raises(ColumnTypeError, match="entry 0 is a int"):
-        DataProtoFuture.concat([3])  # type: ignore[list-item]
+        DataProtoFuture.concat([3])
 
 
 @given(batch=st.from_type(DataProto), data=st.data())

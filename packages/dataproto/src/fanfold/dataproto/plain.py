@@ -28,11 +28,16 @@ def serialize_single_tensor(obj: Tensor) -> PlainTensor:
     >>> serialize_single_tensor(torch.tensor([1, 2], dtype=torch.uint8))
     ('uint8', (2,), array([1, 2], dtype=uint8))
     """
-    if not isinstance(obj, Tensor) or obj.layout != torch.strided or obj.is_nested or obj.is_quantized:
-        layout = f" of the layout {obj.layout}" if isinstance(obj, Tensor) else ""
-        raise ColumnTypeError(f"serialize_single_tensor got a {type(obj).__name__}{layout}; expected a dense tensor")
+    _refuse_other_than_dense(obj)
     raw = memory_of(obj).reshape(-1).view(np.uint8) if obj.numel() else np.empty(0, dtype=np.uint8)
     return dtype_name(obj.dtype), tuple(obj.shape), raw
+
+
+def _refuse_other_than_dense(obj: object) -> None:
+    if isinstance(obj, Tensor) and obj.layout == torch.strided and not obj.is_nested and not obj.is_quantized:
+        return
+    layout = f" of the layout {obj.layout}" if isinstance(obj, Tensor) else ""
+    raise ColumnTypeError(f"serialize_single_tensor got a {type(obj).__name__}{layout}; expected a dense tensor")
 
 
 def deserialize_single_tensor(arr: Any) -> Tensor:
