@@ -25,13 +25,10 @@ class Advice(NamedTuple):
     text: str
 
 
-_PROFILING = (
     "leave it out, and profile inside the worker, or set a runtime_env with RayClassWithInitArgs.update_options"
 )
 GROUP_OPTIONS: Mapping[str, Advice] = {
     "ray_wait_register_center_timeout": Advice(REFUSED, "say start_timeout=SECONDS"),
-    "profile_steps": Advice(REFUSED, _PROFILING),
-    "worker_nsight_options": Advice(REFUSED, _PROFILING),
 }
 
 KEYWORDS: Mapping[str, Mapping[str, Advice]] = {
