@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from fanfold.ray.actors import Order
+from fanfold.ray.actors import Order, call_name
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
 from fanfold.ray.names import named_actors, wait_until_free
@@ -172,11 +172,11 @@ class RayBackend:
 
     def call(self, rank: StartedRank, request: Request) -> Ref:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
-        label = f"{self._class_name}.{request.label}" if self._class_name else request.label
+        label = call_name(self._class_name, request.label)
         method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
         order = Order(request.context, method, tuple(request.kwargs), request.wanted, request.readonly)
-        submit = rank.door.fanfold_call.options(name=label)
-        submitted: Ref = submit.remote(order, *request.args, *request.kwargs.values())
+        submit = getattr(rank.door, label, None) or rank.door.fanfold_call
+        submitted: Ref = submit.options(name=label).remote(order, *request.args, *request.kwargs.values())
         return submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
