@@ -25,8 +25,6 @@ class Advice(NamedTuple):
     text: str
 
 
-    "leave it out, and profile inside the worker, or set a runtime_env with RayClassWithInitArgs.update_options"
-)
 GROUP_OPTIONS: Mapping[str, Advice] = {
     "ray_wait_register_center_timeout": Advice(REFUSED, "say start_timeout=SECONDS"),
 }
