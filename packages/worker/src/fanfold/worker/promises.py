@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
-from fanfold.worker.calls import stands_for_result
 from fanfold.worker.errors import GroupUsageError
+from fanfold.worker.several import note_behind, stands_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def promise_of(call: Call) -> Any:
     batch_type = call.plan.batch_type
     if call.plan.collecting != "join" or batch_type is None or batch_type.lazy is None:
         return call
-    return batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)])
+    return note_behind(batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)]), call)
 
 
 def arrived(value: Any, deadline: Deadline) -> Any:
