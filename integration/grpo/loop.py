@@ -52,6 +52,7 @@ class Settings:
         max_new_tokens: Most bytes of an answer, its end included.
         temperature: Of the answers.
         kl_coefficient: Weight of the penalty for leaving the reference.
+        entropy_coefficient: Weight of the reward for answers that are not all the same, so that there is a search.
         checkpoint_every: Steps between checkpoints.
         samples_every: Steps between written samples.
     """
@@ -68,6 +69,7 @@ class Settings:
     max_new_tokens: int = 3
     temperature: float = 1.0
     kl_coefficient: float = 0.01
+    entropy_coefficient: float = 0.01
     checkpoint_every: int = 10
     samples_every: int = 10
 
@@ -76,6 +78,15 @@ class Settings:
         """Large steps while answers are copied, smaller ones while they are searched."""
         rate = LearningRate(3e-3, decay="linear", decay_steps=max(1, self.warm_up_steps), floor=1e-3)
         return OptimizerConfig(learning_rate=rate)
+
+    @property
+    def loss(self) -> PolicyGradient:
+        """What the actor learns by."""
+        return PolicyGradient(
+            kl_coefficient=self.kl_coefficient,
+            entropy_coefficient=self.entropy_coefficient,
+            temperature=self.temperature,
+        )
 
     @property
     def sampling(self) -> Sampling:
@@ -186,15 +197,14 @@ def one_step(models: Models, prompts: DataProto, settings: Settings, folder: Pat
         batch = prompts.select(batch_keys=["seeds", "group"]).union(here(answers))
     with clock.phase("scores"):
         old = models.actor.compute_log_prob(answers, settings.temperature)
-        batch = batch.union(judged(verdicts, prompts, batch, folder)).union(here(reference))
+        batch = batch.union(judged(verdicts, batch, folder)).union(here(reference))
         batch = batch.union(old.rename("log_probs", "old_log_probs"))
     with clock.phase("advantages"):
         batch = with_advantages(batch, None if values is None else here(values))
     models.enter("learning")
     with clock.phase("learning"):
-        loss = PolicyGradient(kl_coefficient=settings.kl_coefficient, temperature=settings.temperature)
         parts = batch.chunk(settings.mini_batches)
-        learnt = [models.actor.learn(part, loss).meta_info["metrics"] for part in parts]
+        learnt = [models.actor.learn(part, settings.loss).meta_info["metrics"] for part in parts]
         if models.critic:
             valued = [models.critic.learn(part, ValueLoss(clip=0.2)).meta_info["metrics"] for part in parts]
             learnt[0]["critic_loss"] = valued[0]["loss"]
@@ -217,7 +227,7 @@ def with_advantages(batch: DataProto, values: DataProto | None) -> DataProto:
     return with_tokens(batch.select().union(DataProto.from_dict(tensors=added)))
 
 
-def judged(verdicts: Any, prompts: DataProto, answers: DataProto, folder: Path) -> DataProto:
+def judged(verdicts: Any, batch: DataProto, folder: Path) -> DataProto:
     """Wait for the verdicts; where the reward function fails, keep the batch that it failed on.
 
     Raises:
@@ -227,7 +237,8 @@ def judged(verdicts: Any, prompts: DataProto, answers: DataProto, folder: Path) 
         return here(verdicts)
     except RewardError as error:
         kept = folder / "failed.safetensors"
-        prompts.select(batch_keys=["seeds"]).union(answers).save(kept)
+        # Rows only: the rules by which metrics are merged came along, and a function is not saved without pickle.
+        DataProto(batch.batch, batch.non_tensor_batch).save(kept)
         prompt, response, problem = error.what
         raise RewardError(error.sample, prompt, response, f"{problem}. The batch is kept in {kept}") from error
 

@@ -46,8 +46,10 @@ def _axes(steps: int) -> list[str]:
         y = _y(reward)
         made.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#ddd"/>')
         made.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end" {TEXT}>{reward:g}</text>')
-    for step in {0, steps // 2, steps - 1}:
-        made.append(f'<text x="{_x(step, steps)}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" {TEXT}>{step}</text>')
+    made += [
+        f'<text x="{_x(step, steps)}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle" {TEXT}>{step}</text>'
+        for step in (0, steps // 2, steps - 1)
+    ]
     made.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}" text-anchor="middle" {TEXT}>step</text>')
     middle = f'x="14" y="{HEIGHT / 2}" transform="rotate(-90 14 {HEIGHT / 2})"'
     return [*made, f'<text {middle} text-anchor="middle" {TEXT}>mean reward</text>']
