@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from arguments import Arguments, parse, run
-from distributed import models_on_ranks
+from distributed import models_on_ranks, stop
 from fanfold.dataproto import DataProto
 from fanfold.megatron import BatchError, PolicyGradient, Sampling
 from fanfold.worker import RankInfo
@@ -136,6 +137,24 @@ def test_everywhere_on_this_machine_the_same(where: list[str], ten: Path, tmp_pa
 def test_on_ray_the_same(where: list[str], ten: Path, tmp_path: Path, reference: Path, ray_address: str) -> None:
     run(models_on_ranks, chosen(ten, tmp_path / "run", "--backend", "ray", "--address", ray_address, *where))
     check_the_same(tmp_path / "run", reference)
+
+
+@pytest.mark.slow
+def test_models_stay_loaded_between_drivers(ten: Path, tmp_path: Path, reference: Path, ray_address: str) -> None:
+    out, where = tmp_path / "run", ["--backend", "ray", "--address", ray_address, "--attach", "kept"]
+    first = run(models_on_ranks, chosen(ten, out, *where, steps=2))
+    pids = json.loads((out / "workers.json").read_text())
+    second = run(models_on_ranks, chosen(ten, out, *where))
+    assert (first["first_step"], second["first_step"]) == (0, 2)
+    assert json.loads((out / "workers.json").read_text()) == pids
+    assert second["seconds"]["start"] < first["seconds"]["start"]
+    check_the_same(out, reference)
+    stop(chosen(ten, out, *where))
+    ray.shutdown()
+    give_up = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for ranks in pids.values() for pid in ranks):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
 
 
 def test_ppo_is_the_same_in_the_toy_and_on_groups(ten: Path, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def parse(description: str | None, *, groups: bool = False, arguments: list[str]
     made = Arguments(settings, **chosen)
     if made.backend == "inline" and made.tp * made.dp > 1:
         options.error("--backend inline has one rank: leave --tp and --dp at 1, or take processes or ray")
+    if made.stop and not made.attach:
+        options.error("--stop ends the models of a name; say --attach NAME too")
     if made.attach and made.backend != "ray":
         options.error(f"--attach needs --backend ray: processes of {made.backend} end with the driver")
     return made

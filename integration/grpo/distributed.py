@@ -88,5 +88,18 @@ def _pid(_: Any) -> int:
     return os.getpid()
 
 
+def stop(chosen: Arguments) -> None:
+    """End the models that stayed loaded under a name; those that are gone already are fine."""
+    from fanfold.ray import connect, stop_group  # noqa: PLC0415  # the other backends need no Ray
+
+    connect(chosen.address)
+    for name in ("models", "actor", "reference", "critic", "judge"):
+        stop_group(f"{chosen.attach}-{name}")
+
+
 if __name__ == "__main__":
-    sys.exit(report(models_on_ranks, parse(__doc__, groups=True)))
+    asked = parse(__doc__, groups=True)
+    if asked.stop:
+        stop(asked)
+        sys.exit(0)
+    sys.exit(report(models_on_ranks, asked))
