@@ -35,11 +35,12 @@ ANSWER_LIMIT = 10.0  # seconds for a custodian or a rank to say who it is
 
 @dataclass(frozen=True)
 class FoundGroup:
-    """A group that lives: its ranks, and its manifest where its custodian could be asked."""
+    """A group that lives: its ranks, and its manifest where its custodian has answered, else whether that lives."""
 
     members: Sequence[StartedRank]
     manifest: Manifest | None
     custodian: Actor | None
+    silent: bool = False
 
 
 def find_group(group: str, namespace: str) -> FoundGroup:
@@ -53,7 +54,8 @@ def find_group(group: str, namespace: str) -> FoundGroup:
     custodian = custodian_of(group, namespace)
     manifest = None if custodian is None else _ask_manifest(custodian, group)
     if manifest is None:
-        return FoundGroup(_by_names(group, namespace), None, None)
+        silent = custodian is not None and custodian_of(group, namespace) is not None
+        return FoundGroup(_by_names(group, namespace), None, None, silent)
     return FoundGroup(_by_manifest(manifest), manifest, custodian)
 
 

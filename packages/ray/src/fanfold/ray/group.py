@@ -11,13 +11,14 @@ from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
 from fanfold.ray.detached import AtHome, Presence, tell_meshes
 from fanfold.ray.discovery import (
+    ANSWER_LIMIT,
     FoundGroup,
     check_fit,
     class_from,
     find_group,
 )
 from fanfold.ray.durations import seconds_of
-from fanfold.ray.errors import BrokenGroupError
+from fanfold.ray.errors import BrokenGroupError, GroupStartingError
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.profiling import nsight_environment
@@ -248,6 +249,11 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
         self, found: FoundGroup, name: str, given: type | None, namespace: str, *, force: bool, call_timeout: float
     ) -> None:
         if found.manifest is None:
+            if given is None and found.silent:
+                raise GroupStartingError(
+                    f"group {name!r} is still starting, or its custodian's node is overloaded: it has not answered "
+                    f"within {ANSWER_LIMIT:g} s. Try again, or give the class: from_detached(..., ray_cls_with_init=...)"
+                )
             if given is None:
                 raise BrokenGroupError(
                     f"the custodian of group {name!r} is gone, and the class of its workers is known to it alone; give "
