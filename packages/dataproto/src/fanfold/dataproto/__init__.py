@@ -36,8 +36,9 @@ from fanfold.dataproto.plain import (
     serialize_tensordict,
 )
 from fanfold.dataproto.positions import position_ids_from_mask
-from fanfold.dataproto.remote import DataProtoFuture, PartStore, RemoteBatch
+from fanfold.dataproto.remote import DataProtoFuture, PartStore
 from fanfold.dataproto.schema import ColumnSchema, Schema
+from fanfold.dataproto.staged import RemoteBatch
 
 __all__ = [
     "BalancedSplit",

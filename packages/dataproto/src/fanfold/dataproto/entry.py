@@ -17,10 +17,11 @@ from fanfold.dataproto.columns import Column
 from fanfold.dataproto.jagged import Shared
 from fanfold.dataproto.parts import Part
 from fanfold.dataproto.remote import DataProtoFuture, PartStore
+from fanfold.dataproto.staged import RemoteBatch
 
 
 def register_types(register_batch_type: Callable[..., Any]) -> None:
-    """Register `DataProto` and `DataProtoFuture`."""
+    """Register `DataProto`, `DataProtoFuture` and `RemoteBatch`."""
     register_batch_type(
         DataProto,
         take=_take,
@@ -29,9 +30,26 @@ def register_types(register_batch_type: Callable[..., Any]) -> None:
         column=_column,
         nbytes=_nbytes,
         lazy=_lazy,
+        stage=RemoteBatch.stage,
         freeze=freeze,
     )
-    register_batch_type(DataProtoFuture, columns=DataProtoFuture.columns)
+    register_batch_type(
+        DataProtoFuture,
+        columns=DataProtoFuture.columns,
+        select=DataProtoFuture.select,
+        column=lambda future, name: future.select([name]).get()[name],
+        lazy=_lazy,
+    )
+    register_batch_type(
+        RemoteBatch,
+        rows=RemoteBatch.slice,
+        concat=_concat_remote,
+        columns=lambda remote: remote.columns,
+        select=RemoteBatch.select,
+        column=lambda remote, name: remote.materialize([name])[name],
+        nbytes=lambda remote: remote.nbytes,
+        lazy=_lazy,
+    )
 
 
 def _take(batch: DataProto, indices: Sequence[int]) -> DataProto:
@@ -46,8 +64,12 @@ def _nbytes(batch: DataProto) -> int:
     return batch.nbytes
 
 
-def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]]) -> DataProtoFuture:
-    return DataProtoFuture.of(store, found)
+def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any = None) -> DataProtoFuture:
+    return DataProtoFuture.of(store, found, getattr(store, "call", None) if call is None else call)
+
+
+def _concat_remote(batches: Sequence[RemoteBatch | DataProtoFuture]) -> DataProtoFuture:
+    return DataProtoFuture.concat([batch.future() if isinstance(batch, RemoteBatch) else batch for batch in batches])
 
 
 def freeze(batch: DataProto) -> Callable[[], str | None]:

@@ -4,7 +4,7 @@ Pure: headers are read and payloads are fetched by the caller. Letters: `B` rows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tensordict import TensorDictBase
@@ -57,6 +57,35 @@ class Join:
 
 
 Wanted: TypeAlias = Take | Join
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Makes rows of values that were fetched elsewhere; it can be pickled, and refers to nothing that is stored.
+
+    Args:
+        wanted: what is made, with positions in the list of values in the places of handles
+    """
+
+    wanted: Wanted
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """Cut and join values, which stand in the order of the handles that this was made with."""
+        return assemble(self.wanted, dict(enumerate(values)))
+
+
+def detached(wanted: Wanted) -> tuple[list[Any], Assembly]:
+    """Return the handles to fetch, each once, and what makes the result of their values in any process."""
+    handles = list(dict.fromkeys(handles_of(wanted)))
+    return handles, Assembly(_by_position(wanted, {handle: place for place, handle in enumerate(handles)}))
+
+
+def _by_position(wanted: Wanted, place: Mapping[Any, int]) -> Wanted:
+    if isinstance(wanted, Join):
+        return replace(wanted, items=tuple(_by_position(item, place) for item in wanted.items))
+    columns = wanted.part.columns
+    used = None if columns is None else {name: place[columns[name]] for name in columns if columns[name] in place}
+    return replace(wanted, part=Part(None, place[wanted.part.payload], used))
 
 
 def plan(node: Node, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader) -> Wanted:

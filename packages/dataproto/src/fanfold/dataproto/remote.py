@@ -7,14 +7,14 @@ count is assumed until `get`, which fetches the parts that overlap the rows that
 Letters: `B` rows.
 """
 
+import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from fanfold.dataproto import fetch, indexing, parts
-from fanfold.dataproto.batch import DataProto
-from fanfold.dataproto.errors import ColumnTypeError, MergeError, MissingKeyError, RemoteError, RemoteTimeoutError
+from fanfold.dataproto.errors import ColumnTypeError, MergeError, RemoteTimeoutError
 from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Slice
 from fanfold.dataproto.shape import Uneven
 
@@ -59,15 +59,23 @@ class DataProtoFuture:
     Args:
         store: where the parts are
         node: the expression; see `of`
+        call: what produces these rows, with `result(timeout)`, `done()` and `cancel()`, where it was made in this
+            process; its result is the value of the expression as it is
     """
 
-    def __init__(self, store: PartStore, node: Node) -> None:
-        self._store, self._node = store, node
+    def __init__(self, store: PartStore, node: Node, call: Any = None) -> None:
+        self._store, self._node, self._call = store, node, call
+        self._calls: tuple[Any, ...] = () if call is None else (call,)
         self._headers: dict[int, Header] = {}
 
     @classmethod
-    def of(cls, store: PartStore, found: Iterable[Part | tuple[Any, Any]]) -> Self:
+    def of(cls, store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any = None) -> Self:
         """Make a future of parts, or of (header, payload) handles, in the order of their rows.
+
+        Args:
+            store: where the parts are
+            found: the parts
+            call: what produces all of them; `get` asks it instead of the store
 
         Raises:
             MergeError: no parts.
@@ -77,7 +85,7 @@ class DataProtoFuture:
             raise MergeError(
                 "a DataProtoFuture of no parts; expected at least one, because only a part knows the columns"
             )
-        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves)))
+        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves)), call)
 
     @staticmethod
     def concat(futures: Sequence["DataProtoFuture"]) -> "DataProtoFuture":
@@ -87,12 +95,12 @@ class DataProtoFuture:
             MergeError: no futures, or futures of different stores.
         """
         listed = _futures("concat", futures)
-        return type(listed[0])(listed[0]._store, Below(tuple(future._node for future in listed)))
+        return listed[0]._made(Below(tuple(future._node for future in listed)), listed)
 
     def union(self, *others: "DataProtoFuture") -> Self:
         """Put the columns of other futures beside these, without waiting; `get` refuses different numbers of rows."""
         listed = _futures("union", (self, *others))
-        return type(self)(self._store, Beside(tuple(future._node for future in listed)))
+        return self._made(Beside(tuple(future._node for future in listed)), listed)
 
     def chunk(self, chunks: int, *, uneven: Uneven | None = None) -> list[Self]:
         """Divide into consecutive pieces without waiting; a chunk of a chunk is a piece of that piece.
@@ -125,11 +133,16 @@ class DataProtoFuture:
     def select(self, columns: Iterable[str]) -> Self:
         """Keep some columns; where the producer stored columns apart, only these are fetched."""
         names = (columns,) if isinstance(columns, str) else tuple(columns)
-        return type(self)(self._store, parts.Columns(self._node, names))
+        return self._made(parts.Columns(self._node, names), [self])
 
     def _cut(self, cut: Slice | Chunk) -> Self:
-        made = type(self)(self._store, Cut(self._node, cut))
-        made._headers = self._headers
+        return self._made(Cut(self._node, cut), [self])
+
+    def _made(self, node: Node, of: Sequence["DataProtoFuture"]) -> Self:
+        made = type(self)(self._store, node)
+        made._calls = tuple({id(call): call for future in of for call in future._calls}.values())
+        if len(of) == 1:
+            made._headers = self._headers
         return made
 
     def rows(self, timeout: float | None = None) -> int:
@@ -164,16 +177,43 @@ class DataProtoFuture:
             MissingKeyError: a selected column that no part has.
             MergeError: parts that do not fit together.
         """
+        if self._call is not None:
+            return self._call.result(timeout)
         limit = _Limit(timeout)
-        read = self._header_reader(limit)
-        wanted = fetch.plan(self._node, None, None, read)
-        handles = list(dict.fromkeys(fetch.handles_of(wanted)))
-        values = self._store.fetch(handles, limit.left()) if handles else []
-        return fetch.assemble(wanted, dict(zip(handles, values, strict=True)))
+        handles, assembly = self.deferred(limit.left())
+        return assembly(self._store.fetch(handles, limit.left()) if handles else [])
 
     def result(self, timeout: float | None = None) -> Any:
         """Do the same as `get`."""
         return self.get(timeout)
+
+    def done(self) -> bool:
+        """Say whether everything that produces these rows has ended, well or not; never waits."""
+        return all(call.done() for call in self._calls)
+
+    def cancel(self) -> list[Any]:
+        """Give up on everything that produces these rows; returns what each call says of it."""
+        return [call.cancel() for call in self._calls]
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._call is not None:
+            return self._call.__await__()  # type: ignore[no-any-return]
+        # At first use: only programs that await have a loop, and they have imported it.
+        return importlib.import_module("asyncio").to_thread(self.get).__await__()  # type: ignore[no-any-return]
+
+    def deferred(self, timeout: float | None = None) -> tuple[list[Any], fetch.Assembly]:
+        """Return the handles that must be fetched, and what makes these rows of their values: here or elsewhere.
+
+        Fetches nothing, and waits for headers only where rows have to be counted.
+
+        Args:
+            timeout: seconds for the headers together; None leaves the limit to the store
+
+        Raises:
+            RemoteTimeoutError: a header did not arrive in time.
+            MissingKeyError: a selected column that was not stored.
+        """
+        return fetch.detached(fetch.plan(self._node, None, None, self._header_reader(_Limit(timeout))))
 
     def _header_reader(self, limit: _Limit) -> Any:
         def read(part: Part) -> Header:
@@ -202,103 +242,3 @@ def _futures(what: str, futures: Iterable[Any]) -> list[DataProtoFuture]:
         if future._store is not listed[0]._store and future._store != listed[0]._store:
             raise MergeError(f"{what}: entry {position} belongs to another store than entry 0; expected one")
     return listed
-
-
-class RemoteBatch:
-    """A batch that was stored once, column by column, and is used in many calls.
-
-    Made by `stage`. Whoever holds it can ask for its rows and columns without fetching, pass it on, and fetch some of
-    it.
-    """
-
-    def __init__(self, store: PartStore, part: Part) -> None:
-        self._store, self._part, self._freed = store, part, False
-
-    @classmethod
-    def stage(cls, batch: DataProto, store: PartStore) -> Self:
-        """Store every column of a batch apart, once.
-
-        Raises:
-            ColumnTypeError: not a DataProto.
-        """
-        if not isinstance(batch, DataProto):
-            raise ColumnTypeError(f"stage got a {type(batch).__name__}; expected a DataProto")
-        header = parts.header_of(batch)
-        stored = {name: store.put(parts.one_column(batch, name)) for name in header.columns}
-        return cls(store, Part(header, store.put(parts.one_column(batch, None)), stored))
-
-    def __len__(self) -> int:
-        return self._header.rows
-
-    @property
-    def _header(self) -> Header:
-        return Header.of(self._part.header)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._header.columns)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns."""
-        return self._header.nbytes
-
-    def future(self) -> DataProtoFuture:
-        """Return the same rows as a future, to slice, chunk, join and pass on."""
-        self._check()
-        return DataProtoFuture(self._store, Leaf(self._part))
-
-    def select(self, columns: Iterable[str]) -> Self:
-        """Return a batch of some of the columns, without fetching.
-
-        Raises:
-            MissingKeyError: there is no such column.
-        """
-        self._check()
-        names = [columns] if isinstance(columns, str) else list(columns)
-        _check_names(names, self.columns)
-        header = self._header._replace(columns=tuple(names))
-        stored = self._part.columns or {}
-        return type(self)(self._store, Part(header, self._part.payload, {name: stored[name] for name in names}))
-
-    def chunk(self, chunks: int, *, uneven: Uneven | None = None) -> list[DataProtoFuture]:
-        """Divide into consecutive pieces, without fetching."""
-        return self.future().chunk(chunks, uneven=uneven)
-
-    def slice(self, start: int | None = None, end: int | None = None) -> DataProtoFuture:
-        """Return rows `start` to `end`, without fetching."""
-        return self.future().slice(start, end)
-
-    def materialize(self, columns: Iterable[str] | None = None, timeout: float | None = None) -> DataProto:
-        """Fetch the batch, or some of its columns.
-
-        Raises:
-            RemoteError: it was freed.
-            MissingKeyError: there is no such column.
-        """
-        self._check()
-        if columns is None:
-            return self.future().get(timeout)  # type: ignore[no-any-return]
-        names = [columns] if isinstance(columns, str) else list(columns)
-        _check_names(names, self.columns)
-        return self.future().select(names).get(timeout)  # type: ignore[no-any-return]
-
-    def free(self) -> None:
-        """Drop the stored columns; a second time does nothing. Whatever still refers to them cannot fetch any more."""
-        if not self._freed:
-            self._freed = True
-            self._store.free([*(self._part.columns or {}).values(), self._part.payload])
-
-    def _check(self) -> None:
-        if self._freed:
-            raise RemoteError("this RemoteBatch was freed; stage the batch again")
-
-    def __repr__(self) -> str:
-        return f"RemoteBatch: {len(self)} rows, columns {self.columns}" + ", freed" * self._freed
-
-
-def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise MissingKeyError(f"there is no column {name!r}; the remote batch has {sorted(known)}")

@@ -49,6 +49,7 @@ class BatchType:
         merge: like `concat`, by the merge rules of the method for what is not rows; `concat(..., merge=rules)` if
             `concat` has such a parameter.
         lazy: makes a value of this type of parts that are not here yet; backend and type agree on what those are.
+        stage: stores a batch in a store that a backend gives, and returns what stands for it in many calls.
         freeze: starts to watch a batch; what it returns says later what was written, or None.
         accepts: false for values of the type that have no rows, such as an array without dimensions.
     """
@@ -65,6 +66,7 @@ class BatchType:
     nbytes: Callable[[Any], int] | None = None
     merge: Merger | None = None
     lazy: Callable[..., Any] | None = None
+    stage: Callable[[Any, Any], Any] | None = None
     freeze: Watcher | None = None
     accepts: Callable[[Any], bool] | None = None
 
@@ -108,7 +110,7 @@ def register_batch_type(
         rows: rows a to b as a batch; without it `batch[a:b]`, or else `batch.slice(a, b)`.
         concat: one batch of all rows; without it `cls.concat`.
         more: any of the other attributes of BatchType: take, chunk, select, columns, column, nbytes, merge, lazy,
-            freeze, accepts.
+            stage, freeze, accepts.
 
     Raises:
         BatchTypeError: rows or concat are missing, something is no function, or there is no such operation.

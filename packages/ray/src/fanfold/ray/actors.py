@@ -24,7 +24,9 @@ from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
 from fanfold.ray.parcels import Parcel, as_it_is, opened
+from fanfold.ray.passing import Assembled
 from fanfold.ray.rendezvous import HeldPort
+from fanfold.ray.results import header_and_payload
 from fanfold.ray.sidedoor import SideDoor
 from fanfold.ray.travelling import errors_travel
 from fanfold.worker import ClassWithInitArgs, RankInfo
@@ -68,6 +70,8 @@ class Order(NamedTuple):
         names: The last values are keyword arguments with these names.
         wanted: Whether the result travels back.
         readonly: Whether the method promises not to write into its arguments.
+        stays: Whether the result is returned as a header and a payload.
+        parts: How many of the values, the last ones, are parts of arguments whose rows were elsewhere.
     """
 
     context: CallContext
@@ -75,6 +79,8 @@ class Order(NamedTuple):
     names: tuple[str, ...]
     wanted: bool
     readonly: bool
+    stays: bool = False
+    parts: int = 0
 
 
 class RankProcess:
@@ -131,9 +137,9 @@ class SyncRankProcess(RankProcess):
         """Run a method for a group's call."""
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
-                return None
+                return _nothing(order)
             result = finished(_begun(self, order, values))
-        return as_it_is(result) if order.wanted else None
+        return _returned(self, order, result)
 
 
 class AsyncRankProcess(RankProcess):
@@ -161,9 +167,9 @@ class AsyncRankProcess(RankProcess):
         """Run a method for a group's call."""
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
-                return None
+                return _nothing(order)
             result = await finished_in_loop(_begun(self, order, values))
-        return as_it_is(result) if order.wanted else None
+        return _returned(self, order, result)
 
 
 def rank_class(cls: type) -> type:
@@ -311,8 +317,20 @@ def _task_id() -> str:
     return str(ray.get_runtime_context().get_task_id())
 
 
+def _returned(process: RankProcess, order: Order, result: Any) -> Any:
+    if not order.stays:
+        return as_it_is(result) if order.wanted else None
+    return header_and_payload(result, f"{type(_instance(process, order.method)).__qualname__}.{order.context.method}")
+
+
+def _nothing(order: Order) -> Any:
+    return (None, None) if order.stays else None
+
+
 def _begun(process: RankProcess, order: Order, values: Sequence[Any]) -> Any:
-    method, *arguments = opened([order.method, *values], readonly=order.readonly)
+    whole, parts = values[: len(values) - order.parts], values[len(values) - order.parts :]
+    own = [value.open(parts, readonly=order.readonly) if isinstance(value, Assembled) else value for value in whole]
+    method, *arguments = opened([order.method, *own], readonly=order.readonly)
     cut = len(arguments) - len(order.names)
     named = dict(zip(order.names, arguments[cut:], strict=True))
     return callable_of(_instance(process, method), method)(*arguments[:cut], **named)

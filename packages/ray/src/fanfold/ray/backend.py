@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from fanfold.ray.actors import Order
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError
+from fanfold.ray.keeping import KeptCall, Returned
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
 from fanfold.ray.outcomes import fetch
 from fanfold.ray.parcels import placed
+from fanfold.ray.passing import Parts, Passed, passed_on
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.sidedoor import ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
@@ -59,6 +61,7 @@ class RayBackend:
     """
 
     name = "ray"
+    kept_call = KeptCall
 
     def __init__(  # noqa: PLR0913  # a backend is made once, by keyword
         self,
@@ -151,16 +154,32 @@ class RayBackend:
         Raises:
             NotPicklableError: The value cannot travel.
         """
+        if isinstance(value, Passed):
+            return value
         return placed(value, f"an argument of type {type(value).__qualname__}")
 
-    def call(self, rank: StartedRank, request: Request) -> Ref:
+    def passed_on(self, value: Any, deadline: Deadline) -> Passed | None:
+        """Return what to place of rows that this cluster keeps; None for what is elsewhere."""
+        return passed_on(value, deadline)
+
+    def call(self, rank: StartedRank, request: Request) -> Ref | Returned:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
         label = f"{self._class_name}.{request.label}" if self._class_name else request.label
         method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
-        order = Order(request.context, method, tuple(request.kwargs), request.wanted, request.readonly)
-        submit = rank.door.fanfold_call.options(name=label)
-        submitted: Ref = submit.remote(order, *request.args, *request.kwargs.values())
-        return submitted
+        parts, stays = Parts(), request.stays and request.wanted
+        values = [parts.taken(value) for value in (*request.args, *request.kwargs.values())]
+        order = Order(
+            request.context,
+            method,
+            tuple(request.kwargs),
+            request.wanted,
+            request.readonly,
+            stays,
+            len(parts.references),
+        )
+        submit = rank.door.fanfold_call.options(name=label, num_returns=2 if stays else 1)
+        submitted: Any = submit.remote(order, *values, *parts.references)
+        return Returned(*submitted) if stays else submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""

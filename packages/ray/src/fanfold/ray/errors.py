@@ -31,3 +31,7 @@ class GroupStartingError(WorkerError, RuntimeError):
 
 class BrokenGroupError(WorkerError, RuntimeError):
     """Ranks of the group are gone, or it does not fit what was asked for."""
+
+
+class PartLostError(WorkerError, LookupError):
+    """Rows that a call left on the cluster are gone from there."""

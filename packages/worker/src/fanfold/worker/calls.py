@@ -213,8 +213,12 @@ class Call(list[Handle]):
             raise self._error()
         if self._pending():
             raise self._timed_out(deadline)
-        self._value = (self._plan.collect(self._results()),)
+        self._value = (self._plan.collect(self._brought(deadline)),)
         return self._value[0]
+
+    def _brought(self, _: Deadline) -> dict[int, Any]:
+        """The results by rank; results that stay with the ranks are brought now, within that time."""
+        return self._results()
 
     def _timed_out(self, deadline: Deadline) -> WaitTimeoutError:
         if deadline is self.deadline:

@@ -1,8 +1,8 @@
 """Results that are not here yet, as values of the batch's own library.
 
 A type of batches may say how a value of it is represented that does not exist yet (`lazy=` of its registration; of a
-`DataProto` that is a `DataProtoFuture`). It is given a store and parts in it; here the whole result of a call is one
-part.
+`DataProto` that is a `DataProtoFuture`). It is given a store and parts in it. Where the backend keeps results, each
+rank's is a part; else the whole result of a call is one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
+from fanfold.worker.abilities import Keeps
 from fanfold.worker.errors import GroupUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanfold.dispatch import CallPlan
+    from fanfold.worker.backend import Backend
     from fanfold.worker.calls import Call
     from fanfold.worker.limits import Deadline
 
@@ -24,7 +27,28 @@ def promise_of(call: Call) -> Any:
     batch_type = call.plan.batch_type
     if call.plan.collecting != "join" or batch_type is None or batch_type.lazy is None:
         return call
-    return batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)])
+    promised = getattr(call, "promised", None)  # of a call whose results stay: see `Keeps`
+    return batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)]) if promised is None else batch_type.lazy(*promised())
+
+
+def may_stay(plan: CallPlan, backend: Backend) -> bool:
+    """Say whether results can stay with the ranks: they are put below each other as they are, and nothing else."""
+    batch_type, division = plan.batch_type, plan.division
+    return (
+        isinstance(backend, Keeps)
+        and plan.collecting == "join"
+        and plan.merge is None
+        and batch_type is not None
+        and batch_type.lazy is not None
+        and (division is None or division.cut.order is None)
+    )
+
+
+def passed_or_arrived(value: Any, backend: Backend, deadline: Deadline) -> Any:
+    """Return what to place of a value that may not be here yet: its rows where they are, else the value."""
+    elsewhere = callable(getattr(type(value), "deferred", None)) and isinstance(backend, Keeps)
+    passed = backend.passed_on(value, deadline) if elsewhere else None  # type: ignore[attr-defined]
+    return arrived(value, deadline) if passed is None else passed
 
 
 def arrived(value: Any, deadline: Deadline) -> Any:
