@@ -329,7 +329,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def deep(session: nox.Session) -> None:
-    """Property tests with 2000 examples each: `nox -s deep -- dispatch`; no name runs all packages."""
+    """Property tests with 3,000 examples each: `nox -s deep -- dispatch`; no name runs all packages."""
     python = everything(session) / "python"
     names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
     options = [argument for argument in session.posargs if argument not in PACKAGES]

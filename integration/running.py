@@ -50,9 +50,18 @@ def environment(**changes: str) -> dict[str, str]:
 
 def run_script(name: str, *arguments: str, env: dict[str, str] | None = None) -> Finished:
     """Run a script of the example to its end."""
-    command = ["bash", str(EXAMPLE / name)] if name.endswith(".sh") else [sys.executable, str(EXAMPLE / name)]
+    start = ["bash"] if name.endswith(".sh") else [sys.executable]
+    return _run([*start, str(EXAMPLE / name), *arguments], env)
+
+
+def run_program(program: str, *arguments: str, env: dict[str, str] | None = None) -> Finished:
+    """Run a program of a test's own to its end."""
+    return _run([sys.executable, "-c", program, *arguments], env)
+
+
+def _run(command: list[str], env: dict[str, str] | None) -> Finished:
     done = subprocess.run(
-        [*command, *arguments],
+        command,
         env=env or environment(),
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from running import Finished, environment, free_port, run_script
+from running import Finished, environment, free_port, run_program, run_script
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -75,6 +75,28 @@ def test_unknown_option(on_cluster: dict[str, str]) -> None:
 
 def test_gpu_wanted_where_there_is_none(on_cluster: dict[str, str]) -> None:
     check_refused(run_script("server.py", "--name", "greedy", "--device", "cuda", env=on_cluster), 1, "GPU")
+
+
+UNBUILDABLE = """
+import sys
+import server
+from fanfold.dispatch import Dispatch, register
+
+class Unbuildable(server.Trainer):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        raise MemoryError("no memory for this model")
+
+server.Trainer = Unbuildable
+sys.exit(server.main())
+"""
+
+
+def test_a_model_that_cannot_be_built_leaves_no_workers(on_cluster: dict[str, str]) -> None:
+    served = run_program(UNBUILDABLE, "--name", "unbuilt", "--tp", "1", env=on_cluster)
+    assert served.status == 1, served.err
+    assert "no memory for this model" in served.err
+    check_refused(run_script("client.py", "--name", "unbuilt", env=on_cluster), 1, "no group 'unbuilt'")
 
 
 def test_port_taken() -> None:

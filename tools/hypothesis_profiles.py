@@ -2,4 +2,4 @@
 
 from hypothesis import settings
 
-settings.register_profile("deep", max_examples=2000, deadline=None, print_blob=True)
+settings.register_profile("deep", max_examples=3000, deadline=None, print_blob=True)

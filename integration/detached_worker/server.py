@@ -65,7 +65,11 @@ def serve(chosen: argparse.Namespace) -> None:
         )
     except NameTakenError as error:
         raise NameTakenError(f"{error}. Here: `server.py --replace` ends it and goes on") from error
-    group.init_model()
+    try:
+        group.init_model()
+    except BaseException:
+        group.stop()  # workers without a model would hold their places, and their name
+        raise
     print("\n".join(group.worker_names))
 
 

@@ -1,5 +1,6 @@
 """What a dispatcher is told; without a dispatcher."""
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -48,6 +49,34 @@ def test_parts_that_are_not_here_yet_become_a_future() -> None:
     future = told()[DataProto]["lazy"](None, [("header", "payload")])
     assert type(future) is DataProtoFuture
     assert DataProtoFuture in told()
+
+
+class Shelf:
+    """A store of one batch that counts what it is asked for."""
+
+    def __init__(self, batch: DataProto) -> None:
+        self.batch, self.asked = batch, 0
+
+    def put(self, value: object) -> Any:
+        raise AssertionError("nothing is stored here")
+
+    def header(self, handle: Any, timeout: float | None) -> Any:
+        self.asked += 1
+        return {"rows": len(self.batch)}
+
+    def fetch(self, handles: Sequence[Any], timeout: float | None) -> list[Any]:
+        self.asked += 1
+        return [self.batch for _ in handles]
+
+    def free(self, handles: Sequence[Any]) -> None: ...
+
+
+def test_a_part_of_a_future_is_cut_without_asking() -> None:
+    shelf, operations = Shelf(DataProto.from_dict({"x": torch.arange(5)})), told()[DataProtoFuture]
+    future = operations["lazy"](shelf, [("header", "payload")])
+    parts = [operations["part"](future, at, 3) for at in range(3)]
+    assert shelf.asked == 0
+    assert [part.get()["x"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
 
 
 def test_writes_are_noticed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch import CallPlan, Mesh, MethodSpec, plan_call, spec_of
+from fanfold.dispatch import CallPlan, Mesh, MethodSpec, plan_call, register_batch_type, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +40,45 @@ class Table:
 
 def table(rows: int) -> Table:
     return Table({"x": list(range(rows)), "name": [f"row {row}" for row in range(rows)]})
+
+
+class Later:
+    """Rows that are not here yet; whoever counts them waits, which `waited` notes."""
+
+    def __init__(self, source: Callable[[], Table], part: tuple[int, int] | None = None) -> None:
+        self._source = source
+        self._part = part
+        self.waited = 0
+
+    def __len__(self) -> int:
+        self.waited += 1
+        return len(self.get())
+
+    def __getitem__(self, rows: slice) -> Later:
+        return Later(lambda: self.get()[rows])
+
+    def part(self, place: int, places: int) -> Later:
+        return Later(self.get, (place, places))
+
+    def columns(self) -> list[str]:
+        self.waited += 1
+        return list(self.get().columns)
+
+    def get(self) -> Table:
+        whole = self._source()
+        if self._part is None:
+            return whole
+        place, places = self._part
+        rows, left = divmod(len(whole), places)
+        start = place * rows + min(place, left)
+        return Table({name: column[start : start + rows + (place < left)] for name, column in whole.columns.items()})
+
+    @staticmethod
+    def concat(parts: Sequence[Later]) -> Later:
+        return Later(lambda: Table.concat(part.get() for part in parts))
+
+
+register_batch_type(Later, part=Later.part, columns=Later.columns)
 
 
 class Group:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fanfold.dispatch import BatchTypeError, Dispatch, batch_type_of, register, run_inline
+from fanfold.dispatch import Dispatch, batch_type_of, register, run_inline
 from fanfold.dispatch.adapters import ADAPTERS
 
 
@@ -73,17 +73,6 @@ def test_subclasses_of_an_array_are_arrays() -> None:
     assert batch_type_of(np.arange(2).view(Subclass)) is batch_type_of(np.arange(2))
 
 
-def test_a_write_into_a_watched_array_is_noticed() -> None:
-    array = np.zeros((2, 2))
-    batch_type = batch_type_of(array)
-    assert batch_type is not None
-    assert batch_type.freeze is not None
-    written = batch_type.freeze(array)
-    assert written() is None
-    array[0, 0] = 1
-    assert written() == "ndarray of shape (2, 2) was written to"
-
-
 @needs("torch")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_tensors_come_back_in_order() -> None:
@@ -101,14 +90,6 @@ def test_torch_tensors_come_back_in_order() -> None:
     assert batch_type is not None
     assert batch_type.nbytes is not None
     assert batch_type.nbytes(tensor) == 80
-    nested = torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)
-    with pytest.raises(BatchTypeError, match="a nested tensor has no rows that torch can cut"):
-        run_inline("same", [Worker()] * 2, nested)
-    assert batch_type.freeze is not None
-    written = batch_type.freeze(tensor)
-    assert written() is None
-    tensor += 1
-    assert written() == "Tensor of shape (5, 2) was written to"
 
 
 @needs("tensordict")
@@ -179,6 +160,9 @@ import sys, types
 class Tensor(list):
     shape = (4,)
     device = "cpu"
+    is_nested = False
+    def dim(self):
+        return 1
     def __getitem__(self, key):
         return Tensor(list.__getitem__(self, key)) if isinstance(key, slice) else list.__getitem__(self, key)
 

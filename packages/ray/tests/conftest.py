@@ -35,7 +35,7 @@ CPUS_PER_NODE = 4
 
 def started_cluster() -> Cluster:
     """Start the cluster; Ray gives a node half a minute, which is too little on a machine with other things to do."""
-    head = {"num_cpus": CPUS_PER_NODE, "include_dashboard": False}
+    head: dict[str, Any] = {"num_cpus": CPUS_PER_NODE, "include_dashboard": False}
     for tries_left in reversed(range(4)):
         cluster = Cluster()
         try:

@@ -170,3 +170,35 @@ class Slow(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ping(self) -> int:
         return self.rank
+
+
+class Rejoining(Worker):
+    """A worker that hears of ranks that are new, and can be bound to the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[dict[int, int]] = []
+
+    def on_rejoin(self, ranks: dict[int, int]) -> None:
+        self.heard.append(dict(ranks))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def pid(self) -> int:
+        return os.getpid()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def news(self) -> list[dict[int, int]]:
+        return self.heard
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def bind_together(self) -> bool:
+        import torch.distributed as dist  # noqa: PLC0415  # only this test has torch
+
+        dist.init_process_group("gloo", rank=self.rank, world_size=self.world_size)
+        return bool(dist.is_initialized())
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def fall(self, rank: int) -> int:
+        if self.rank == rank:
+            os.kill(os.getpid(), 9)
+        return self.rank

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fanfold.worker.environ import LentEnvironment
+from fanfold.worker.environ import LentEnvironment, raw
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,11 +43,11 @@ def test_each_rank_sees_its_own_and_home_is_as_it_was(home: Changes, ranks: list
         at_home = _seen()
         with LentEnvironment() as lent:
             for variables, own in ranks:
-                lent.lend(variables)
+                lent.lend(raw(variables))
                 expected = {**at_home, **variables}
                 assert _seen() == expected
                 _write(own)
-                assert lent.take_changes() == {name: v for name, v in own.items() if expected[name] != v}
+                assert lent.take_changes() == raw({name: v for name, v in own.items() if expected[name] != v})
                 assert lent.take_changes() == {}
         assert dict(os.environ) == before
 
@@ -55,6 +55,6 @@ def test_each_rank_sees_its_own_and_home_is_as_it_was(home: Changes, ranks: list
 def test_programs_that_a_rank_starts_see_it() -> None:
     code = "import os; print(os.environ.get('FANFOLD_TEST_A'))"
     with LentEnvironment() as lent:
-        lent.lend({"FANFOLD_TEST_A": "7"})
+        lent.lend(raw({"FANFOLD_TEST_A": "7"}))
         assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"7\n"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"None\n"

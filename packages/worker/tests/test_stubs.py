@@ -174,8 +174,8 @@ def test_mypy_sees_what_is_wrong(written: Path) -> None:
     done = subprocess.run(command, cwd=written, capture_output=True, text=True, check=False)
     told = {int(match[1]) for match in re.finditer(r"^use\.py:(\d+): error", done.stdout, re.MULTILINE)}
     assert told == _wrong_lines(written), done.stdout
-    others = [line for line in done.stdout.splitlines() if "my_trainers_group.py" in line]
-    assert others == []
+    # Some versions add notes that point there, where what was called is defined.
+    assert re.findall(r"^my_trainers_group\.py:\d+: error.*", done.stdout, re.MULTILINE) == []
 
 
 def test_pyright_sees_what_is_wrong(written: Path) -> None:

@@ -15,7 +15,7 @@ from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.buffers import memory_of
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.jagged import Shared
-from fanfold.dataproto.parts import Part
+from fanfold.dataproto.parts import Columns, Part, Share
 from fanfold.dataproto.remote import DataProtoFuture, PartStore
 from fanfold.dataproto.staged import RemoteBatch
 
@@ -36,9 +36,10 @@ def register_types(register_batch_type: Callable[..., Any]) -> None:
     register_batch_type(
         DataProtoFuture,
         columns=DataProtoFuture.columns,
-        select=DataProtoFuture.select,
+        select=_narrowed,
         column=lambda future, name: future.select([name]).get()[name],
         lazy=_lazy,
+        part=_part,
     )
     register_batch_type(
         RemoteBatch,
@@ -70,6 +71,14 @@ def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any =
 
 def _concat_remote(batches: Sequence[RemoteBatch | DataProtoFuture]) -> DataProtoFuture:
     return DataProtoFuture.concat([batch.future() if isinstance(batch, RemoteBatch) else batch for batch in batches])
+
+
+def _part(future: DataProtoFuture, at: int, count: int) -> DataProtoFuture:
+    return future._cut(Share(at, count))
+
+
+def _narrowed(future: DataProtoFuture, names: Sequence[str]) -> DataProtoFuture:
+    return future._made(Columns(future._node, tuple(names), lenient=True), [future])
 
 
 def freeze(batch: DataProto) -> Callable[[], str | None]:

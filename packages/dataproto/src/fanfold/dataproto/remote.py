@@ -85,7 +85,7 @@ class DataProtoFuture:
             raise MergeError(
                 "a DataProtoFuture of no parts; expected at least one, because only a part knows the columns"
             )
-        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves)), call)
+        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves), one_call=True), call)
 
     @staticmethod
     def concat(futures: Sequence["DataProtoFuture"]) -> "DataProtoFuture":

@@ -5,26 +5,34 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch.errors import BatchTypeError
+from fanfold.dispatch.freeze import freeze_array, freeze_frame, freeze_tensor, freeze_tensordict
+from fanfold.dispatch.jagged import check_jagged, concat_of_jagged, rows_of_jagged, take_of_jagged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Operations = dict[str, Any]
 
 
 def _torch_tensor() -> Operations:
     torch = _loaded("torch")
+
+    def concat(parts: Sequence[Any]) -> Any:
+        return concat_of_jagged(parts) if parts[0].is_nested else torch.cat(list(parts))
+
+    def take(tensor: Any, rows: Sequence[int]) -> Any:
+        if tensor.is_nested:
+            return take_of_jagged(tensor, rows)
+        return tensor[torch.tensor(list(rows), dtype=torch.long, device=tensor.device)]
+
     return {
         "length": _length_of_tensor,
-        "rows": _slice,
-        "concat": lambda parts: torch.cat(list(parts)),
-        "take": lambda tensor, rows: tensor[torch.tensor(list(rows), dtype=torch.long, device=tensor.device)],
-        "nbytes": lambda tensor: tensor.numel() * tensor.element_size(),
-        "freeze": lambda tensor: _watch(
-            tensor, lambda: tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        ),
-        "accepts": _has_rows,
+        "rows": lambda tensor, a, b: rows_of_jagged(tensor, a, b) if tensor.is_nested else tensor[a:b],
+        "concat": concat,
+        "take": take,
+        "nbytes": _nbytes_of_tensor,
+        "freeze": freeze_tensor,
+        "accepts": lambda tensor: tensor.dim() > 0,
     }
 
 
@@ -36,7 +44,7 @@ def _numpy_array() -> Operations:
         "concat": lambda parts: numpy.concatenate(list(parts)),
         "take": lambda array, rows: array[numpy.array(rows, dtype=numpy.intp)],
         "nbytes": lambda array: array.nbytes,
-        "freeze": lambda array: _watch(array, array.tobytes),
+        "freeze": freeze_array,
         "accepts": _has_rows,
     }
 
@@ -56,7 +64,8 @@ def _tensordict() -> Operations:
         "select": lambda batch, columns: batch.select(*columns),
         "columns": lambda batch: list(batch.keys()),
         "column": _item,
-        "nbytes": lambda batch: sum(tensor.numel() * tensor.element_size() for tensor in batch.values(True, True)),
+        "nbytes": lambda batch: sum(map(_nbytes_of_tensor, batch.values(True, True))),
+        "freeze": freeze_tensordict,
         "accepts": _has_rows,
     }
 
@@ -72,11 +81,13 @@ def _pandas_frame() -> Operations:
         "columns": lambda frame: list(frame.columns),
         "column": _item,
         "nbytes": lambda frame: int(frame.memory_usage().sum()),
+        "freeze": freeze_frame,
     }
 
 
 def _arrow_table() -> Operations:
     pyarrow = _loaded("pyarrow")
+    # No freeze: nobody can write into a table.
     return {
         "length": lambda table: table.num_rows,
         "rows": lambda table, start, stop: table.slice(start, stop - start),
@@ -112,11 +123,13 @@ def _slice(batch: Any, start: int, stop: int) -> Any:
 
 def _length_of_tensor(tensor: Any) -> int:
     if tensor.is_nested:
-        raise BatchTypeError(
-            "a nested tensor has no rows that torch can cut or put together; got one where a batch is divided. Carry "
-            "it in a batch class that can, or send it whole with Replicate(x)"
-        )
-    return len(tensor)
+        check_jagged(tensor)
+    return int(tensor.shape[0])
+
+
+def _nbytes_of_tensor(tensor: Any) -> int:
+    dense = tensor.values() if tensor.is_nested else tensor
+    return int(dense.numel() * dense.element_size())
 
 
 def _item(batch: Any, name: str) -> Any:
@@ -125,10 +138,3 @@ def _item(batch: Any, name: str) -> Any:
 
 def _has_rows(array: Any) -> bool:
     return len(array.shape) > 0
-
-
-def _watch(batch: Any, content: Callable[[], bytes]) -> Callable[[], str | None]:
-    before = content()
-    return lambda: (
-        None if content() == before else f"{type(batch).__name__} of shape {tuple(batch.shape)} was written to"
-    )

@@ -28,6 +28,7 @@ class Piece(NamedTuple):
         item: index into the source, which is a list; None when it is not taken apart.
         columns: the only columns that travel; None for all.
         axis: the mesh axis along which the rows are cut.
+        part: (k, n) for part k of n, where nobody counts the rows: they are not here yet.
     """
 
     source: int
@@ -37,12 +38,15 @@ class Piece(NamedTuple):
     item: int | None = None
     columns: tuple[str, ...] | None = None
     axis: str | None = None
+    part: tuple[int, int] | None = None
 
     @property
-    def kind(self) -> Literal["whole", "rows", "item"]:
+    def kind(self) -> Literal["whole", "rows", "part", "item"]:
         """What of the source it is."""
         if self.start is not None:
             return "rows"
+        if self.part is not None:
+            return "part"
         return "whole" if self.item is None else "item"
 
 
@@ -126,12 +130,14 @@ class Arrangement:
         """The numbers of the caller's rows in a piece of kind "rows", in order, padding not counted."""
         assert piece.start is not None
         assert piece.stop is not None
-        order = self.divisions[str(piece.axis)].cut.order
+        order = self.divisions[str(piece.axis)].order
         return range(piece.start, piece.stop) if order is None else order[piece.start : piece.stop]
 
     def _part(self, piece: Piece, batch: Any, batch_type: BatchType) -> Any:
         if piece.columns is not None:
             batch = batch_type.narrowed(batch, piece.columns)
+        if piece.part is not None and batch_type.part is not None:
+            return batch_type.part(batch, *piece.part)
         if piece.start is None or piece.stop is None:
             return batch
         rows = self.rows_of(piece)

@@ -42,7 +42,7 @@ class BatchType:
         concat: one batch of all rows, in order.
         take: the rows at the given indices, in that order; without it they are cut and put together one by one.
         chunk: a batch in n parts; without it runs whose lengths differ by at most one.
-        select: the batch with only some columns.
+        select: the batch with only some columns; where there is `part`, with those of them that it turns out to have.
         columns: the names of a batch's columns.
         column: one column, for weights.
         nbytes: the bytes a batch holds, for `explain`.
@@ -50,6 +50,8 @@ class BatchType:
             `concat` has such a parameter.
         lazy: makes a value of this type of parts that are not here yet; backend and type agree on what those are.
         stage: stores a batch in a store that a backend gives, and returns what stands for it in many calls.
+        part: part k of n, as even as possible, of a batch whose rows are not here yet; planning does not count them,
+            for it would wait, unless padding, weights, `uneven="error"` or a second batch need their number.
         freeze: starts to watch a batch; what it returns says later what was written, or None.
         accepts: false for values of the type that have no rows, such as an array without dimensions.
     """
@@ -67,6 +69,7 @@ class BatchType:
     merge: Merger | None = None
     lazy: Callable[..., Any] | None = None
     stage: Callable[[Any, Any], Any] | None = None
+    part: Callable[[Any, int, int], Any] | None = None
     freeze: Watcher | None = None
     accepts: Callable[[Any], bool] | None = None
 
@@ -86,7 +89,8 @@ class BatchType:
         """The batch with those of `columns` that it has; a type without columns stays whole."""
         if self.select is None:
             return batch
-        present = None if self.columns is None else set(self.columns(batch))
+        waits = self.part is not None
+        present = None if self.columns is None or waits else set(self.columns(batch))
         return self.select(batch, [name for name in columns if present is None or name in present])
 
 
@@ -110,7 +114,7 @@ def register_batch_type(
         rows: rows a to b as a batch; without it `batch[a:b]`, or else `batch.slice(a, b)`.
         concat: one batch of all rows; without it `cls.concat`.
         more: any of the other attributes of BatchType: take, chunk, select, columns, column, nbytes, merge, lazy,
-            stage, freeze, accepts.
+            part, stage, freeze, accepts.
 
     Raises:
         BatchTypeError: rows or concat are missing, something is no function, or there is no such operation.

@@ -83,7 +83,7 @@ def _put_together(label: str, labelled: Labelled, put: Callable[[], Any]) -> Any
 def _joined(plan: CallPlan, labelled: Labelled) -> Any:
     _check_every_place_once(plan, labelled)
     joined = join_batches(plan.label, [(rank, _unpadded(plan, rank, value)) for rank, value in labelled], plan.merge)
-    order = plan.division and plan.division.cut.order
+    order = plan.division and plan.division.order
     if not order:
         return joined
     batch_type = batch_type_of(joined)
@@ -113,7 +113,7 @@ def _unpadded(plan: CallPlan, rank: int, value: Any, *, strict: bool = True) -> 
     (some are padding, or were dealt out in another order) a result of another length is refused, never guessed at.
     """
     batch_type, rows, padding = batch_type_of(value), plan.rows(rank), plan.padding(rank)
-    reordered = plan.division is not None and plan.division.cut.order is not None
+    reordered = plan.division is not None and plan.division.order is not None
     if batch_type is None or rows is None or not (padding or reordered):
         return value
     if batch_type.length(value) == rows + padding:

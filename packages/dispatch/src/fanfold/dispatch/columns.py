@@ -18,7 +18,7 @@ def check_columns(label: str, reads: Sequence[str], batches: Sequence[tuple[Any,
     Raises:
         ArgumentError: names the columns, and those that are there.
     """
-    if not batches or any(batch_type.select and not batch_type.columns for _, batch_type in batches):
+    if not batches or any(map(_cannot_tell, (batch_type for _, batch_type in batches))):
         return
     present = {name for batch, batch_type in batches if batch_type.columns for name in batch_type.columns(batch)}
     absent = [name for name in reads if name not in present]
@@ -27,3 +27,8 @@ def check_columns(label: str, reads: Sequence[str], batches: Sequence[tuple[Any,
             f"{label}: reads= names columns {', '.join(absent)}, which no batch of this call has; there are "
             f"{', '.join(sorted(map(str, present))) or 'none'}. Nothing was sent"
         )
+
+
+def _cannot_tell(batch_type: BatchType) -> bool:
+    """True where nothing says which columns there are, or where asking would wait for rows that are not here yet."""
+    return batch_type.part is not None or (batch_type.select is not None and batch_type.columns is None)

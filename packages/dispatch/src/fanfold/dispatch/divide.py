@@ -65,12 +65,27 @@ class Division(NamedTuple):
     """Rows cut along one axis.
 
     Attributes:
-        cut: the D runs of rows.
+        cut: the D runs of rows; None for D parts of rows that are not here yet, and that nobody counts.
         place: rank -> its run.
+        places: D.
     """
 
-    cut: Cut
+    cut: Cut | None
     place: Mapping[int, int]
+    places: int
+
+    def rows(self, rank: int) -> int | None:
+        """How many rows one rank gets, padding not counted; None when nobody has counted them."""
+        return None if self.cut is None else self.cut.length(self.place[rank])
+
+    def padding(self, rank: int) -> int:
+        """How many rows are added at the end of one rank's."""
+        return 0 if self.cut is None else self.cut.padding[self.place[rank]]
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """[B] the row that stands at each place when rows are dealt out by weight; None when they keep their order."""
+        return None if self.cut is None else self.cut.order
 
 
 def divided(label: str, argument: Argument, mesh: Mesh) -> Divided:
@@ -101,12 +116,15 @@ def divide(label: str, mesh: Mesh, row_rules: RowRules, arguments: Sequence[Divi
         along = [argument for argument in arguments if argument.axis == axis]
         place, places = mesh.place(axis), mesh.size(axis)
         where = f"{places} places along axis {axis!r} of mesh {mesh.name!r}"
-        divisions[axis] = Division(_cut(label, where, places, along, row_rules), place)
+        divisions[axis] = Division(_cut(label, where, places, along, row_rules), place, places)
     return divisions
 
 
-def _cut(label: str, where: str, places: int, along: Sequence[Divided], row_rules: RowRules) -> Cut:
-    rows, rule = _common_length(label, along), row_rules.for_batches(along)
+def _cut(label: str, where: str, places: int, along: Sequence[Divided], row_rules: RowRules) -> Cut | None:
+    rule = row_rules.for_batches(along)
+    if _need_not_be_counted(along, rule, row_rules.balance):
+        return None
+    rows = _common_length(label, along)
     if rule == "error" and rows % places:
         raise DivideError(
             f"{label}: got {rows} rows, expected a multiple of the {where}; "
@@ -119,6 +137,17 @@ def _cut(label: str, where: str, places: int, along: Sequence[Divided], row_rule
         # A method that needs equal lengths gets balanced runs of equal length: as many rows as an even cut gives.
         cut = weighted_cut(weights, places, longest=-(-rows // places) if rule in ("error", "pad") else None)
     return cut.padded() if rule == "pad" and rows else cut
+
+
+def _need_not_be_counted(along: Sequence[Divided], rule: Uneven, balance: Weights | None) -> bool:
+    """True for rows that are not here yet where an even split is all that is asked: planning then waits for nothing.
+
+    Two batches are counted, and waited for, so that different lengths are refused before anything is sent.
+    """
+    first = along[0].batches[0]
+    weighed = balance is not None or any(argument.weights is not None for argument in along)
+    alone = all(found.batch is first.batch for argument in along for found in argument.batches)
+    return first.type.part is not None and alone and rule == "split" and not weighed
 
 
 def _common_length(label: str, along: Sequence[Divided]) -> int:

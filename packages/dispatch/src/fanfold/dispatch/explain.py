@@ -72,6 +72,8 @@ def _told(plan: CallPlan, piece: Piece) -> str:
         return f"item {piece.item}"
     if piece.kind == "whole":
         return f"whole{columns}"
+    if piece.part is not None:
+        return f"part {piece.part[0]} of {piece.part[1]}{columns}"
     rows = plan.rows_of(piece)
     if isinstance(rows, range):
         return f"rows {piece.start}..{piece.stop}{columns}"

@@ -46,14 +46,12 @@ class CallPlan(Arrangement):
         return self.divisions.get(self.mesh.shard)
 
     def rows(self, rank: int) -> int | None:
-        """How many of the caller's rows one rank gets, padding not counted; None when nothing is divided."""
-        division = self.division
-        return None if division is None else division.cut.length(division.place[rank])
+        """How many of the caller's rows one rank gets, padding not counted; None when nothing is divided or counted."""
+        return None if self.division is None else self.division.rows(rank)
 
     def padding(self, rank: int) -> int:
         """How many rows at the end of one rank's batches are padding."""
-        division = self.division
-        return 0 if division is None else division.cut.padding[division.place[rank]]
+        return 0 if self.division is None else self.division.padding(rank)
 
     def collect(self, results: Mapping[int, Any]) -> Any:
         """The value of the call.

@@ -120,7 +120,7 @@ def _own_entries(
 
 
 def _check_order(label: str, arrangement: Arrangement) -> None:
-    if any(division.cut.order is not None for division in arrangement.divisions.values()):
+    if any(division.order is not None for division in arrangement.divisions.values()):
         raise ArgumentError(
             f"{label}: rows are dealt out by weight, and a custom collect function cannot put results back in order; "
             "collect with a built-in function, or leave balance= and weights= away"
@@ -132,8 +132,7 @@ def _with_rows(arrangement: Arrangement, mesh: Mesh) -> tuple[int, ...]:
     division = arrangement.divisions.get(mesh.shard)
     if division is None:
         return arrangement.ranks
-    cut, place = division
-    return tuple(rank for rank in arrangement.ranks if place[rank] == 0 or cut.length(place[rank]))
+    return tuple(rank for rank in arrangement.ranks if division.place[rank] == 0 or division.rows(rank) != 0)
 
 
 def _collected(

@@ -31,14 +31,15 @@ class Spreader:
         self, name: str, value: Any, axis: str, division: Division, columns: tuple[str, ...] | None = None
     ) -> Spread:
         """Every rank gets the rows of its place along an axis."""
-        source, cut = self._source(value), division.cut
-        pieces = tuple(
-            [
+        source, cut, places = self._source(value), division.cut, division.places
+        if cut is None:
+            pieces = [Piece(source, columns=columns, axis=axis, part=(place, places)) for place in range(places)]
+        else:
+            pieces = [
                 Piece(source, start, stop, padding, None, columns, axis)
                 for (start, stop), padding in zip(cut.runs(), cut.padding, strict=True)
             ]
-        )
-        return Spread(name, pieces, division.place)
+        return Spread(name, tuple(pieces), division.place)
 
     def items(self, name: str, items: Any) -> Spread:
         """The i-th rank gets item i; one object that stands at several ranks is one piece.

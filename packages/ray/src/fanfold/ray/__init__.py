@@ -8,12 +8,15 @@ from fanfold.ray.connect import NAMESPACE, connect
 from fanfold.ray.custodian import GroupState
 from fanfold.ray.errors import (
     BrokenGroupError,
+    CollectiveGroupError,
     GroupStartingError,
     LifetimeError,
     NameTakenError,
     NoClusterError,
     NoSuchGroupError,
     PlacementError,
+    StaleResultError,
+    StoreFullError,
 )
 from fanfold.ray.group import RayWorkerGroup
 from fanfold.ray.helpers import parallel_put, ray_noset_visible_devices
@@ -27,6 +30,7 @@ from fanfold.ray.pools import (
 )
 from fanfold.ray.recipe import RayClassWithInitArgs
 from fanfold.ray.registry import list_groups, stop_group
+from fanfold.ray.repairs import FailurePolicy
 from fanfold.worker import (
     create_colocated_worker_cls,
     create_colocated_worker_cls_fused,
@@ -37,6 +41,8 @@ __all__ = [
     "NAMESPACE",
     "BrokenGroupError",
     "BundlePlace",
+    "CollectiveGroupError",
+    "FailurePolicy",
     "GroupStartingError",
     "GroupState",
     "LifetimeError",
@@ -50,6 +56,8 @@ __all__ = [
     "RayResourcePool",
     "RayWorkerGroup",
     "ResourcePoolManager",
+    "StaleResultError",
+    "StoreFullError",
     "SubRayResourcePool",
     "address_sort_key",
     "attach",

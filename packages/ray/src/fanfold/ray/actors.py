@@ -25,7 +25,7 @@ from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
 from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.passing import Assembled
-from fanfold.ray.rendezvous import HeldPort
+from fanfold.ray.rendezvous import HeldPort, in_collectives
 from fanfold.ray.results import header_and_payload
 from fanfold.ray.sidedoor import SideDoor
 from fanfold.ray.travelling import errors_travel
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # A module of this name does not exist, so Ray ships the generated class itself instead of its name.
 _GENERATED_MODULE = "fanfold.ray.generated"
-_OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door"})
+_OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door", "_fanfold_generation"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,13 @@ class Birth:
         info: Who it is; the meeting point is filled in by the rank itself.
         environment: What the user wants in `os.environ` before the class is imported.
         secret: What has to be known to ask the rank something from the side.
+        generation: How often this rank has been started anew.
     """
 
     info: RankInfo
     environment: Mapping[str, str]
     secret: str
+    generation: int = 0
 
 
 class Order(NamedTuple):
@@ -90,6 +92,7 @@ class RankProcess:
     _fanfold_port: HeldPort | None = None
     _fanfold_desk: Desk | None = None
     _fanfold_door: SideDoor | None = None
+    _fanfold_generation: int = 0
 
     def __getattr__(self, name: str) -> Any:
         # For __ray_call__ and Ray's own questions: whoever looks at the actor sees the user's object.
@@ -263,8 +266,10 @@ def _recipe_on_rank(
         os.environ.update(devices_of(peers))
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
     desk = Desk(birth.info.rank)
-    answers = {"status": lambda _: desk.status(), "cancel": desk.cancel}
+    answers: dict[str, Callable[[Any], Any]] = {"status": lambda _: desk.status(), "cancel": desk.cancel}
+    answers["collectives"] = in_collectives
     process._fanfold_desk = desk  # noqa: SLF001  # as above
+    process._fanfold_generation = birth.generation  # noqa: SLF001  # as above
     host, actor_id = ray.util.get_node_ip_address(), str(ray.get_runtime_context().get_actor_id())
     process._fanfold_door = SideDoor(host, birth.secret, actor_id, answers)  # noqa: SLF001  # as above
     return recipe.open()  # type: ignore[no-any-return]
@@ -295,6 +300,7 @@ def _answer(process: RankProcess) -> RankAnswer:
         bell=None if door is None else door.bell,
         logs=own_logs(),
         oom_kills=oom_kills(),
+        generation=process._fanfold_generation,  # noqa: SLF001  # as above
     )
 
 

@@ -29,6 +29,7 @@ class RankAnswer:
         bell: How it can be asked while it works; None until it has been told who it is.
         logs: The files that its output goes to.
         oom_kills: How many processes the kernel had killed for memory on its node by then; -1 if it does not say.
+        generation: How often it had been started anew.
     """
 
     name: str
@@ -41,6 +42,7 @@ class RankAnswer:
     bell: Doorbell | None = field(repr=False)
     logs: Sequence[str] = field(default=(), repr=False)
     oom_kills: int = -1
+    generation: int = 0
 
 
 def devices_of(peers: Sequence[RankAnswer]) -> dict[str, str]:

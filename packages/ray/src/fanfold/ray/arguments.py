@@ -28,6 +28,7 @@ def placement_of(member: StartedRank, answer: RankAnswer, bundle_index: int | No
         gpu_ids=tuple(answer.gpu_ids),
         placement_group=answer.placement_group,
         bundle_index=bundle_index,
+        generation=answer.generation,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.actors import Order
 from fanfold.ray.cluster import current_namespace
-from fanfold.ray.errors import LifetimeError
+from fanfold.ray.errors import LifetimeError, StaleResultError
 from fanfold.ray.keeping import KeptCall, Returned
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
@@ -19,6 +19,7 @@ from fanfold.ray.sidedoor import ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
 from fanfold.worker import (
     Deadline,
+    Failure,
     GroupUsageError,
     Outcome,
     RankStatus,
@@ -87,6 +88,9 @@ class RayBackend:
         self.places: list[BundlePlace] = []
         self.ranks: list[StartedRank] = []
         self.secret = os.urandom(16).hex()
+        self.obituaries: dict[int, WorkerLostError] = {}
+        self._replaced: dict[str, RankAnswer] = {}
+        self._given_master = master
         self._master_port_range = master_port_range
         self._use_gpu = use_gpu
         self._watcher = watcher
@@ -136,17 +140,26 @@ class RayBackend:
             WorkerStartError: A rank could not build its worker; its own error is the cause.
             WaitTimeoutError: Not all ranks were ready in time.
         """
-        if self.pool is None or self.master is None:
+        if self.pool is None or not self.places:
             raise GroupUsageError("ranks are renewed by the process that started them; this one only reaches them")
         end_actors([rank.door for rank in ranks])
         wait_until_free([rank.name for rank in ranks], self.namespace, deadline.left())
         wanted = [rank.rank for rank in ranks]
-        # Rank 0's process held the port; a new one takes the same again, since the other ranks know it.
-        port = (self.master[1], self.master[1] + 1) if 0 in wanted else None
-        launch = Launch(order, self.places, self._circumstances(self.pool, port), wanted, self.answers)
+        launch = Launch(order, self.places, self._renewal(self.pool, wanted), wanted, self.answers)
         renewed = launch.run(deadline)
+        old = [self.answers[rank] for rank in wanted if rank in self.answers]
+        self._replaced.update({answer.bell.actor_id: answer for answer in old if answer.bell is not None})
         self.answers.update(launch.answers)
+        self.master = launch.master
         return renewed
+
+    def _renewal(self, pool: RayResourcePool, wanted: Sequence[int]) -> Circumstances:
+        # Rank 0's process held the port; a new one takes the same again where others are left who know it.
+        keeps = self._given_master is None and 0 in wanted and len(wanted) < len(self.places)
+        if self._given_master is None and len(wanted) == len(self.places):
+            self.master = None
+        port = (self.master[1], self.master[1] + 1) if keeps and self.master is not None else None
+        return self._circumstances(pool, port)
 
     def place(self, value: Any) -> Any:
         """Put a value into the object store, once, unless it is small; a reference stays what it is.
@@ -191,12 +204,25 @@ class RayBackend:
         return {position for position, reference in enumerate(references) if reference in ready}
 
     def fetch(self, handle: Ref) -> Outcome:
-        """Bring the outcome of a finished call."""
-        return fetch(handle, self._answer_behind)
+        """Bring the outcome of a finished call; what a rank that has been started anew had returned is refused."""
+        outcome = fetch(handle, self._answer_behind)
+        if isinstance(outcome, Failure):
+            if isinstance(outcome.error, WorkerLostError):
+                self.obituaries.update(dict.fromkeys(outcome.error.ranks, outcome.error))
+        elif self._replaced and (old := self._replaced.get(handle.task_id().actor_id().hex())) is not None:
+            return Failure(_stale(old))
+        return outcome
 
     def _answer_behind(self, actor_id: str) -> RankAnswer | None:
         known = (answer for answer in self.answers.values() if answer.bell is not None)
-        return next((answer for answer in known if answer.bell and answer.bell.actor_id == actor_id), None)
+        found = next((answer for answer in known if answer.bell and answer.bell.actor_id == actor_id), None)
+        return found or self._replaced.get(actor_id)
+
+    def in_collectives(self, ranks: Sequence[StartedRank], limit: float = _LAST_WORDS) -> list[int]:
+        """Return which ranks are members of a torch process group; those that do not answer are not among them."""
+        bells = [answer.bell if (answer := self.answers.get(rank.rank)) else None for rank in ranks]
+        said = ring(bells, "collectives", [None] * len(bells), limit)
+        return [rank.rank for rank, answer in zip(ranks, said, strict=True) if answer]
 
     def lost(self, ranks: Sequence[StartedRank]) -> Mapping[int, Exception]:
         """Return, by rank, how those went that are gone."""
@@ -259,6 +285,14 @@ def _reached(
     namespace: str, class_name: str, answers: Mapping[int, RankAnswer], ranks: Sequence[StartedRank]
 ) -> tuple[RayBackend, Sequence[StartedRank]]:
     return RayBackend(None, namespace=namespace, class_name=class_name, answers=answers), ranks
+
+
+def _stale(old: RankAnswer) -> StaleResultError:
+    rank = "a rank" if old.info is None else f"rank {old.info.rank}"
+    return StaleResultError(
+        f"this result comes from {rank} ({old.name}, pid {old.pid}) of generation {old.generation}, which has been "
+        "started anew since; call again"
+    )
 
 
 def _status(rank: int, answer: Any) -> RankStatus:

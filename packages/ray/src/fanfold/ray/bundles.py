@@ -48,6 +48,7 @@ class RankPlacement:
         gpu_ids: The GPUs that Ray gave it, as Ray numbers them on the node.
         placement_group: The placement group that holds its bundle; None where it sits in none.
         bundle_index: Number of its bundle there; None where it is not known.
+        generation: How often it has been started anew.
     """
 
     rank: int
@@ -58,6 +59,7 @@ class RankPlacement:
     gpu_ids: tuple[str, ...]
     placement_group: PlacementGroup | None = field(repr=False)
     bundle_index: int | None
+    generation: int = 0
 
 
 class Seats:

@@ -7,6 +7,7 @@ import os
 import socket
 
 from fanfold.ray.errors import NoClusterError
+from fanfold.ray.uv_run import workers_without_uv_run
 
 import ray
 
@@ -16,6 +17,9 @@ NAMESPACE = "fanfold"  # where detached groups are named, unless the user says o
 
 def connect(address: str = "auto", namespace: str = NAMESPACE) -> None:
     """Connect this process to a running cluster; never starts one.
+
+    Under `uv run`, Ray would start every worker through `uv run` in a copy of this process's folder. Workers of a
+    process that connected here are run by their nodes' own Python, unless `RAY_ENABLE_UV_RUN_RUNTIME_ENV` is set.
 
     Args:
         address: `auto` for `RAY_ADDRESS`, or else the cluster that `ray start` started on this machine; or `host:port`.
@@ -28,7 +32,8 @@ def connect(address: str = "auto", namespace: str = NAMESPACE) -> None:
     if wanted != "auto":
         _check_listening(wanted)
     try:
-        ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+        with workers_without_uv_run():
+            ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ray.exceptions.RayError) as error:
         raise NoClusterError(_advice(wanted, error)) from error
 

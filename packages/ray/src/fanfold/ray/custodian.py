@@ -82,7 +82,8 @@ class Custodian:
 
     def manifest(self) -> Manifest | None:
         """Return what a client needs; None while the group starts."""
-        self.touch()
+        if self._manifest is not None:  # whoever waits for a start must not keep it alive when its driver is gone
+            self.touch()
         return self._manifest
 
     def peek(self) -> Manifest | None:

@@ -33,5 +33,17 @@ class BrokenGroupError(WorkerError, RuntimeError):
     """Ranks of the group are gone, or it does not fit what was asked for."""
 
 
+class CollectiveGroupError(GroupUsageError):
+    """Some ranks of a group were to be started anew, and the others are bound to the old ones by collectives."""
+
+
+class StaleResultError(WorkerError, ConnectionError):
+    """A result comes from a rank that has been started anew since."""
+
+
+class StoreFullError(WorkerError, MemoryError):
+    """A value does not fit into Ray's object store, or into what it spills to."""
+
+
 class PartLostError(WorkerError, LookupError):
     """Rows that a call left on the cluster are gone from there."""

@@ -22,10 +22,14 @@ from fanfold.ray.errors import BrokenGroupError
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.registry import stop_group
+from fanfold.ray.renewing import renewed_ranks, tell_of_repair
+from fanfold.ray.repairs import Action, Decision, FailurePolicy, Repairs, as_policy
+from fanfold.ray.uv_run import warn_of_uv_run
 from fanfold.worker import (
     CALL_LIMIT,
     START_LIMIT,
     STOP_LIMIT,
+    Deadline,
     GroupUsageError,
     StartedRank,
     WorkerGroup,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from fanfold.ray.answers import RankAnswer
     from fanfold.ray.bundles import RankPlacement
     from fanfold.ray.refs import Actor
+    from fanfold.worker import Call
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -72,6 +77,10 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         master_port_range: From which ports of its node rank 0 chooses, the last one excluded.
         namespace: In which namespace the workers' names are; this process's unless given.
         keep_for: After how long without any client a detached group ends itself, in seconds or as "30m"; None: never.
+        on_failure: What to do when a call meets ranks that are gone: "raise", "replace", "restart_all", a function, or
+            a `FailurePolicy` with limits.
+        collectives: Whether ranks are bound to each other, so that one alone cannot be started anew; None: when a rank
+            is a member of a torch process group.
         start_timeout: Seconds until all ranks have built their workers.
         call_timeout: Seconds for one call, where the method itself says nothing else.
         warn_after: Seconds after which a call that is waited for logs where its ranks are; None: never.
@@ -105,12 +114,14 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         master_port_range: tuple[int, int] | None = None,
         namespace: str | None = None,
         keep_for: float | str | None = None,
+        on_failure: FailurePolicy | Action | Decision = "raise",
+        collectives: bool | None = None,
         start_timeout: float = START_LIMIT,
         call_timeout: float = CALL_LIMIT,
         warn_after: float | None = WARN_AFTER,
     ) -> None:
         require_cluster("a worker group")
-        recipe = recipe_of(ray_cls_with_init)
+        recipe, policy = recipe_of(ray_cls_with_init), as_policy(on_failure)
         where = current_namespace() if namespace is None else namespace
         if resource_pool is None:
             self._join(
@@ -121,6 +132,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             raise GroupUsageError(
                 "worker_names and worker_handles are for workers that exist; leave out resource_pool then"
             )
+        warn_of_uv_run()
         prefix = unique_prefix() if name_prefix is None else name_prefix
         check_class(recipe.cls, type(self))  # what is wrong with it is said before anything is placed
         pool = (
@@ -153,6 +165,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         if pool is not resource_pool and not detached:
             self._take_over(pool)
         self._live(where, birth.custodian, birth.keep_for, birth)
+        self._repairs, self._collectives = Repairs(policy), collectives
 
     @property
     def _backend(self) -> RayBackend:
@@ -186,6 +199,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         self._custodian = custodian
         self._presence = Presence(custodian, keep_for) if custodian is not None and keep_for is not None else None
         self._birth = AtHome(birth)
+        self._repairs, self._collectives = Repairs(FailurePolicy()), None
 
     @classmethod
     def from_detached(  # noqa: PLR0913  # names and order that users know
@@ -289,18 +303,50 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
     def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
         """Kill ranks and start them anew in their bundles, under their names; returns which.
 
+        Where the worker class has a method `on_rejoin(ranks)`, it is then called on every rank that is free, with the
+        generation of each new rank by its number, so that ranks can find each other again.
+
         Args:
             ranks: Which ones; those that are gone or still inside a call that has ended, unless given.
             timeout: Seconds until they have built their workers.
 
         Raises:
+            CollectiveGroupError: Other ranks are members of collectives; all have to be started anew.
             GroupUsageError: The group did not start its ranks.
-            WorkerStartError: One could not build its worker.
+            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
         """
-        renewed = super().recover(ranks, timeout)
-        if renewed and self._birth.value is not None:
-            self._birth.value.settle(self._members, self._ranks.cls)
-        return renewed
+        self._check_open(self.recover)
+        return renewed_ranks(self, ranks, Deadline(timeout, f"the recovery of ranks of {self!r}"))
+
+    def replace(self, ranks: int | Iterable[int], timeout: float = START_LIMIT) -> dict[int, int]:
+        """Start ranks anew, as `recover` does; returns the generation of each by its number.
+
+        What the old ones had returned to calls that nobody has asked for yet is refused from now on.
+
+        Raises:
+            CollectiveGroupError: Other ranks are members of collectives; all have to be started anew.
+            GroupUsageError: The group did not start its ranks, or has no such rank.
+            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
+        """
+        renewed = self.recover([ranks] if isinstance(ranks, int) else list(ranks), timeout)
+        return {rank: self._backend.answers[rank].generation for rank in renewed}
+
+    def restart_all(self, timeout: float = START_LIMIT) -> dict[int, int]:
+        """Start all ranks anew, which meet at a new port; returns the generation of each. Load a checkpoint then.
+
+        Raises:
+            GroupUsageError: The group did not start its ranks.
+            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
+        """
+        return self.replace(range(len(self._members)), timeout)
+
+    def note_ended(self, call: Call) -> None:
+        """Know that a call has ended: ranks may still be inside it, others may be gone and are started anew then."""
+        super().note_ended(call)
+        # A rank that another call has met and that is a new one by now is not lost once more.
+        lost = [member.rank for member in call.lost() if self._members[member.rank].door is member.door]
+        if lost and not self._ranks.closed:
+            tell_of_repair(self, lost)
 
     def close(self) -> None:
         """End the ranks, rank 0 last; a detached or attached group, or a part, only lets go. Closing twice is fine."""

@@ -68,3 +68,11 @@ def _bind(port: int) -> socket.socket:
 def _port(arguments: tuple[Any, ...]) -> int | None:
     address = arguments[1] if len(arguments) > 1 else None
     return address[1] if isinstance(address, tuple) and len(address) > 1 else None
+
+
+def in_collectives(_: object = None) -> bool:
+    """Say whether this process is a member of a torch process group with others, without importing torch."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1)

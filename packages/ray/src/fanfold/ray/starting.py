@@ -13,6 +13,7 @@ from fanfold.ray.outcomes import fetch
 from fanfold.ray.parcels import pack
 from fanfold.ray.recipe import merged_options, options_of
 from fanfold.ray.refs import value_of
+from fanfold.ray.uv_run import slow_start_note
 from fanfold.worker import (
     Deadline,
     StartedRank,
@@ -150,13 +151,16 @@ class Launch:
         master = self.circumstances.master or self.handles[0].fanfold_rendezvous.remote(port_range)
         infos = rank_infos(self.order.slots, self.order.group, "ray", _ANY_PORT)
         environment, secret = dict(self.order.environment), self.circumstances.secret
-        births = {rank: Birth(infos[rank], environment, secret) for rank in self.wanted}
+        births = {rank: Birth(infos[rank], environment, secret, self._generation(rank)) for rank in self.wanted}
         hellos = {rank: handle.fanfold_hello.remote() for rank, handle in self.handles.items()}
         starts = {
             rank: handle.fanfold_start.remote(births[rank], parcels[rank], master, *self._peers(rank, hellos))
             for rank, handle in self.handles.items()
         }
         return hellos, starts, master
+
+    def _generation(self, rank: int) -> int:
+        return self.known[rank].generation + 1 if rank in self.known else 0
 
     def _peers(self, rank: int, hellos: Mapping[int, Ref]) -> list[Any]:
         # Ranks of one node tell each other what devices they have, without the driver in between.
@@ -217,7 +221,7 @@ class Launch:
         who = f"rank {rank} ({self.order.names[rank]}, {self._where(rank, hello)})"
         if _arrived(hello):
             return f"{who} is still importing or building its {self.order.recipe.cls.__qualname__}"
-        return f"{who} has no process yet: its bundle is full, or the node cannot start one"
+        return f"{who} has no process yet: its bundle is full, or the node cannot start one{slow_start_note()}"
 
 
 def _arrived(hello: Ref) -> RankAnswer | None:

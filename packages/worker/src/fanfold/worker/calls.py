@@ -59,6 +59,7 @@ class Call(list[Handle]):
         self._plan = plan
         self._owner = owner
         self._outcomes: dict[int, Outcome] = {}
+        self._pending: list[int] = list(range(len(self)))  # positions; replaced, never changed
         self._failed_after: dict[int, float] = {}
         self._submitted = time.monotonic()
         self._grace: Deadline | None = None
@@ -74,7 +75,7 @@ class Call(list[Handle]):
     def done(self) -> bool:
         """Say whether `result()` would answer at once; never waits."""
         self._take_finished(0.0)
-        return not self._pending() or bool(self._failed_after) or self._cancelled or self.deadline.passed()
+        return not self._pending or bool(self._failed_after) or self._cancelled or self.deadline.passed()
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for all ranks and return what they collect to; a second call returns the same.
@@ -118,7 +119,7 @@ class Call(list[Handle]):
             with contextlib.suppress(RuntimeError):  # the loop may be closed long before a rank finishes
                 loop.call_soon_threadsafe(news.set)
 
-        for position in self._pending():
+        for position in self._pending:
             self._backend.on_finished(self[position], wake)
         return False
 
@@ -150,7 +151,7 @@ class Call(list[Handle]):
             `self.cancelled()` tells the method that nobody waits), or "finished" (it was too late).
         """
         self._take_finished(0.0)
-        pending = self._pending()
+        pending = self._pending
         found = dict.fromkeys(range(len(self)), "finished")
         found.update(dict.fromkeys(pending, "running"))
         if pending and not self._failed_after:
@@ -164,7 +165,7 @@ class Call(list[Handle]):
     def inside(self) -> list[StartedRank]:
         """Return the ranks that are still running it; never waits."""
         self._take_finished(0.0)
-        return [self._members[position] for position in self._pending()]
+        return [self._members[position] for position in self._pending]
 
     def age(self) -> float:
         """Return the seconds since it was submitted."""
@@ -190,7 +191,7 @@ class Call(list[Handle]):
         return Deadline(timeout, self.deadline.what)
 
     def _patience(self, deadline: Deadline) -> float | None:
-        if not self._pending() or self._cancelled:
+        if not self._pending or self._cancelled:
             return None
         if self._failed_after:
             self._grace = self._grace or Deadline(GRACE, "other ranks' errors")
@@ -211,7 +212,7 @@ class Call(list[Handle]):
         if self._failed_after:
             self._end()
             raise self._error()
-        if self._pending():
+        if self._pending:
             raise self._timed_out(deadline)
         self._value = (self._plan.collect(self._brought(deadline)),)
         return self._value[0]
@@ -223,7 +224,7 @@ class Call(list[Handle]):
     def _timed_out(self, deadline: Deadline) -> WaitTimeoutError:
         if deadline is self.deadline:
             self._end()
-        names = [f"{self._members[p].name} on node {self._members[p].node}" for p in self._pending()]
+        names = [f"{self._members[p].name} on node {self._members[p].node}" for p in self._pending]
         return WaitTimeoutError(deadline.what, deadline.seconds, missing=", ".join(names))
 
     def _end(self) -> None:
@@ -232,14 +233,15 @@ class Call(list[Handle]):
         if owner is not None:
             owner.note_ended(self)
 
-    def _pending(self) -> list[int]:
-        return [position for position in range(len(self)) if position not in self._outcomes]
-
     def _take_finished(self, limit: float) -> None:
-        pending = self._pending()
-        if pending:
-            for index in sorted(self._backend.wait([self[position] for position in pending], limit)):
-                self._take(pending[index])
+        pending = self._pending
+        if not pending:
+            return
+        finished = self._backend.wait([self[position] for position in pending], limit)
+        for index in sorted(finished):
+            self._take(pending[index])
+        if finished:
+            self._pending = [position for position in pending if position not in self._outcomes]
 
     def _take(self, position: int) -> None:
         outcome = self._backend.fetch(self[position])
@@ -256,7 +258,7 @@ class Call(list[Handle]):
 
     def _error(self) -> BaseException:
         failures = [self._failure(position, seconds) for position, seconds in self._failed_after.items()]
-        unfinished = [self._members[position].rank for position in self._pending()]
+        unfinished = [self._members[position].rank for position in self._pending]
         return group_call_error(self.label, failures, self._results(), unfinished)
 
     def _failure(self, position: int, seconds: float) -> RankFailure:
@@ -320,4 +322,4 @@ def _wait_for_news(calls: Sequence[Call], limit: float) -> None:
         time.sleep(min(limit, _LOOK_AGAIN))
         return
     for backend in backends.values():
-        backend.wait([call[p] for call in calls for p in call._pending()], limit)  # noqa: SLF001  # as above
+        backend.wait([call[p] for call in calls for p in call._pending], limit)  # noqa: SLF001  # as above

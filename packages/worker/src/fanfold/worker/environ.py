@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Changes = dict[str, "str | None"]  # by name; None for a variable that is not set
+RawChanges = dict[Any, Any]  # the same as the system keeps it, so that lending it converts nothing
 
 
 class LentEnvironment:
@@ -18,54 +19,66 @@ class LentEnvironment:
     """
 
     def __init__(self) -> None:
-        self._home: Changes = {}
-        self._lent: Changes = {}
-        self._expected: Mapping[Any, Any] = {}
+        self._home: RawChanges = {}
+        self._lent: RawChanges = {}
+        self._expected: RawChanges = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.lend({})
+        self._set({})
 
-    def lend(self, variables: Changes) -> None:
+    def lend(self, variables: RawChanges) -> None:
         """Set a rank's variables; what the rank before had and this one has not is as it was at home."""
-        lent = self._lent
+        if not self._expected:
+            self._expected = dict(_now())
+        self._set(variables)
+
+    def _set(self, variables: RawChanges) -> None:
+        lent, home, expected = self._lent, self._home, self._expected
         for name in lent.keys() - variables.keys():
-            _put(name, self._home[name])
+            _put(name, home[name], expected)
         for name, value in variables.items():
             if name not in lent:
-                self._home.setdefault(name, os.environ.get(name))
-                _put(name, value)
+                home.setdefault(name, expected.get(name))
+                _put(name, value, expected)
             elif lent[name] != value:
-                _put(name, value)
+                _put(name, value, expected)
         self._lent = variables
-        self._expected = dict(_raw())
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> RawChanges:
         """Return what the rank itself changed since its variables were lent."""
-        now, expected = _raw(), self._expected
+        now, expected = _now(), self._expected
         if now == expected:
             return {}
-        raw_names = [name for name in {**now, **expected} if now.get(name) != expected.get(name)]
-        for raw in raw_names:
-            before = expected.get(raw)
-            self._home.setdefault(os.fsdecode(raw), None if before is None else os.fsdecode(before))
-        changes: Changes = {os.fsdecode(raw): os.environ.get(os.fsdecode(raw)) for raw in raw_names}
-        self._lent = {**self._lent, **changes}
-        self._expected = dict(now)
+        changes = {name: now.get(name) for name in {**now, **expected} if now.get(name) != expected.get(name)}
+        for name in changes:
+            self._home.setdefault(name, expected.get(name))
+        self._lent, self._expected = {**self._lent, **changes}, dict(now)
         return changes
 
 
-def _raw() -> Mapping[Any, Any]:
-    # The dictionary inside os.environ: to compare it costs a fiftieth of reading every variable. Where a Python keeps
-    # none, reading them is right too.
-    inner = getattr(os.environ, "_data", None)
-    return dict(os.environ) if inner is None else inner
+# The environment as the system keeps it: on POSIX in bytes, so that nothing is encoded at each call.
+_ENVIRON: Any = os.environb if os.supports_bytes_environ else os.environ
 
 
-def _put(name: str, value: str | None) -> None:
+def raw(variables: Mapping[str, str | None]) -> RawChanges:
+    """Return variables in the form in which they are lent."""
+    if not os.supports_bytes_environ:
+        return dict(variables)
+    return {os.fsencode(name): None if value is None else os.fsencode(value) for name, value in variables.items()}
+
+
+def _now() -> Mapping[Any, Any]:
+    # The dictionary inside: to look into it costs a fiftieth of asking for variables one by one. Where a Python keeps
+    # none, asking is right too.
+    inner = getattr(_ENVIRON, "_data", None)
+    return dict(_ENVIRON) if inner is None or not os.supports_bytes_environ else inner
+
+
+def _put(name: Any, value: Any, expected: RawChanges) -> None:
     if value is not None:
-        os.environ[name] = value
-    elif name in os.environ:
-        del os.environ[name]
+        _ENVIRON[name] = expected[name] = value
+    elif name in expected:
+        del _ENVIRON[name], expected[name]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fanfold.dispatch import serving
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack, unpack
-from fanfold.worker.environ import LentEnvironment
+from fanfold.worker.environ import LentEnvironment, RawChanges, raw
 from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
 from fanfold.worker.executing import callable_of, finished, trace_of
 from fanfold.worker.ports import HeldPort
@@ -42,7 +42,7 @@ class InlineRank:
     """A worker of this process, and who it is while one of its methods runs."""
 
     info: RankInfo
-    variables: dict[str, str | None]
+    variables: RawChanges
     port: HeldPort
     whereabouts: Whereabouts
     worker: Any = None
@@ -67,7 +67,7 @@ class InlineBackend:
         port = HeldPort("127.0.0.1")
         infos = rank_infos(order.slots, order.group, self.name, port.address)
         doors = [
-            InlineRank(info, {**order.environment, **info.environment()}, port, Whereabouts(info.rank))
+            InlineRank(info, raw({**order.environment, **info.environment()}), port, Whereabouts(info.rank))
             for info in infos
         ]
         try:
@@ -81,7 +81,7 @@ class InlineBackend:
         doors = []
         for old in (rank.door for rank in ranks):
             old.worker, old.closed = None, True
-            variables = {**order.environment, **old.info.environment()}
+            variables = raw({**order.environment, **old.info.environment()})
             doors.append(InlineRank(old.info, variables, old.port, Whereabouts(old.info.rank)))
         return self._build(order, doors, deadline)
 

@@ -40,7 +40,7 @@ def may_stay(plan: CallPlan, backend: Backend) -> bool:
         and plan.merge is None
         and batch_type is not None
         and batch_type.lazy is not None
-        and (division is None or division.cut.order is None)
+        and (division is None or division.order is None)
     )
 
 

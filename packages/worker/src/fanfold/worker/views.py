@@ -32,7 +32,8 @@ def chosen_ranks(
     """
     if mesh is not None:
         predicate = which if callable(which) else None
-        chosen = tuple(rank for rank in mesh.select(predicate, **coordinates) if rank in set(ranks))
+        there = set(ranks)
+        chosen = tuple(rank for rank in mesh.select(predicate, **coordinates) if rank in there)
     else:
         chosen = _by_number(which, ranks)
     if not chosen:
