@@ -6,14 +6,14 @@ import sys
 import fanfold.ray
 
 NAMES = """
-BrokenGroupError BundlePlace CollectiveGroupError FailurePolicy
+BrokenGroupError BundlePlace CallLedger CollectiveGroupError FailurePolicy
 GroupStartingError GroupState LifetimeError NAMESPACE NameTakenError NoClusterError
-NoSuchGroupError PlacementError RankPlacement RayBackend
-RayClassWithInitArgs RayResourcePool RayWorkerGroup ResourcePoolManager
+NoSuchGroupError PartLostError PlacementError RankPlacement RayBackend
+RayClassWithInitArgs RayResourcePool RayStore RayWorkerGroup ResourcePoolManager
 StaleResultError StoreFullError
 SubRayResourcePool address_sort_key attach connect create_colocated_worker_cls create_colocated_worker_cls_fused
 create_colocated_worker_raw_cls extract_pg_from_exist list_groups merge_resource_pool parallel_put
-ray_noset_visible_devices sort_placement_group_by_node_ip split_resource_pool stop_group
+ray_noset_visible_devices sort_placement_group_by_node_ip split_resource_pool stage stop_group
 """
 
 

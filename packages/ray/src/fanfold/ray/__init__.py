@@ -14,12 +14,14 @@ from fanfold.ray.errors import (
     NameTakenError,
     NoClusterError,
     NoSuchGroupError,
+    PartLostError,
     PlacementError,
     StaleResultError,
     StoreFullError,
 )
 from fanfold.ray.group import RayWorkerGroup
 from fanfold.ray.helpers import parallel_put, ray_noset_visible_devices
+from fanfold.ray.ledger import CallLedger
 from fanfold.ray.placement import RayResourcePool, sort_placement_group_by_node_ip
 from fanfold.ray.pools import (
     ResourcePoolManager,
@@ -31,6 +33,8 @@ from fanfold.ray.pools import (
 from fanfold.ray.recipe import RayClassWithInitArgs
 from fanfold.ray.registry import list_groups, stop_group
 from fanfold.ray.repairs import FailurePolicy
+from fanfold.ray.staging import stage
+from fanfold.ray.store import RayStore
 from fanfold.worker import (
     create_colocated_worker_cls,
     create_colocated_worker_cls_fused,
@@ -41,6 +45,7 @@ __all__ = [
     "NAMESPACE",
     "BrokenGroupError",
     "BundlePlace",
+    "CallLedger",
     "CollectiveGroupError",
     "FailurePolicy",
     "GroupStartingError",
@@ -49,11 +54,13 @@ __all__ = [
     "NameTakenError",
     "NoClusterError",
     "NoSuchGroupError",
+    "PartLostError",
     "PlacementError",
     "RankPlacement",
     "RayBackend",
     "RayClassWithInitArgs",
     "RayResourcePool",
+    "RayStore",
     "RayWorkerGroup",
     "ResourcePoolManager",
     "StaleResultError",
@@ -72,5 +79,6 @@ __all__ = [
     "ray_noset_visible_devices",
     "sort_placement_group_by_node_ip",
     "split_resource_pool",
+    "stage",
     "stop_group",
 ]

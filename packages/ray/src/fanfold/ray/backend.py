@@ -9,6 +9,7 @@ from fanfold.ray.actors import Order
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
 from fanfold.ray.keeping import KeptCall, Returned
+from fanfold.ray.ledger import CallLedger, current_ledger, phase
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
 from fanfold.ray.outcomes import fetch
@@ -87,6 +88,7 @@ class RayBackend:
         self.answers = dict(answers or {})
         self.places: list[BundlePlace] = []
         self.ranks: list[StartedRank] = []
+        self.last_call: CallLedger | None = None
         self.secret = os.urandom(16).hex()
         self.obituaries: dict[int, WorkerLostError] = {}
         self._replaced: dict[str, RankAnswer] = {}
@@ -169,11 +171,16 @@ class RayBackend:
         """
         if isinstance(value, Passed):
             return value
-        return placed(value, f"an argument of type {type(value).__qualname__}")
+        with phase("put"):
+            found = placed(value, f"an argument of type {type(value).__qualname__}")
+        if (ledger := current_ledger()) is not None:
+            ledger.note_placed(found, value)
+        return found
 
     def passed_on(self, value: Any, deadline: Deadline) -> Passed | None:
         """Return what to place of rows that this cluster keeps; None for what is elsewhere."""
-        return passed_on(value, deadline)
+        with phase("plan"):
+            return passed_on(value, deadline)
 
     def call(self, rank: StartedRank, request: Request) -> Ref | Returned:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
@@ -191,13 +198,19 @@ class RayBackend:
             len(parts.references),
         )
         submit = rank.door.fanfold_call.options(name=label, num_returns=2 if stays else 1)
-        submitted: Any = submit.remote(order, *values, *parts.references)
+        with phase("submit"):
+            submitted: Any = submit.remote(order, *values, *parts.references)
+        if (ledger := current_ledger()) is not None:
+            ledger.note_sent(
+                rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]
+            )
         return Returned(*submitted) if stays else submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""
         references = list(handles)
-        finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
+        with phase("execute"):
+            finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
         if finished and len(references) > 1:
             finished, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
         ready = set(finished)
@@ -205,7 +218,10 @@ class RayBackend:
 
     def fetch(self, handle: Ref) -> Outcome:
         """Bring the outcome of a finished call; what a rank that has been started anew had returned is refused."""
-        outcome = fetch(handle, self._answer_behind)
+        with phase("fetch"):
+            outcome = fetch(handle, self._answer_behind)
+        if (ledger := current_ledger()) is not None:
+            ledger.note_brought([handle])
         if isinstance(outcome, Failure):
             if isinstance(outcome.error, WorkerLostError):
                 self.obituaries.update(dict.fromkeys(outcome.error.ranks, outcome.error))

@@ -19,6 +19,7 @@ from fanfold.ray.discovery import (
 )
 from fanfold.ray.durations import seconds_of
 from fanfold.ray.errors import BrokenGroupError
+from fanfold.ray.ledger import CallLedger, phase, recording
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.registry import stop_group
@@ -37,12 +38,13 @@ from fanfold.worker import (
 from fanfold.worker.bind import check_class
 from fanfold.worker.group import unique_prefix
 from fanfold.worker.limits import WARN_AFTER
+from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from fanfold.dispatch import Mesh
+    from fanfold.dispatch import CallPlan, Mesh, MethodSpec
     from fanfold.ray.answers import RankAnswer
     from fanfold.ray.bundles import RankPlacement
     from fanfold.ray.refs import Actor
@@ -270,6 +272,36 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             max_colocate_count=found.manifest.max_colocate_count,
         )
         self._live(namespace, found.custodian, found.manifest.keep_for)
+
+    @property
+    def last_call(self) -> CallLedger | None:
+        """What the last call of this group, or of a part of it, moved and how long it took; None before the first."""
+        return self._backend.last_call
+
+    def run(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> Any:
+        """Plan a call, execute it, and collect its results, or return what stands for them; `last_call` tells of it."""
+        with recording(self._label(function)) as ledger:
+            self._backend.last_call = ledger
+            return super().run(spec, function, args, kwargs, options)
+
+    def plan(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> CallPlan:
+        """Return what a call would do, without sending anything."""
+        with phase("plan"):
+            return super().plan(spec, function, args, kwargs, options)
 
     @property
     def workers(self) -> list[Actor]:

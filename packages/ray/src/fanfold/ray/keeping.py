@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from fanfold.ray.cluster import cluster_id
 from fanfold.ray.results import ResultHeader, opened_result
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fanfold.ray.refs import Ref
+
+
+_AT_LEAST = 1.0  # seconds for bringing rows that are there, however little of the call's own time is left
 
 
 class Returned(NamedTuple):
@@ -30,14 +34,18 @@ class KeptCall(Call):
         super().__init__(
             handles=[handle.header if isinstance(handle, Returned) else handle for handle in returned], **others
         )
+        # Held by the handles from `promised` on, so that rows nobody can ask for any more go, whoever knows the call.
         self._payloads = {
             position: handle.payload for position, handle in enumerate(returned) if isinstance(handle, Returned)
         }
+        self._handles: WeakValueDictionary[int, Kept] = WeakValueDictionary()
 
     def promised(self) -> tuple[RayStore, Sequence[tuple[Kept, Kept]], KeptCall]:
         """Return the store, the results in collect order, each as header and payload, and the call itself."""
         position_of = {member.rank: position for position, member in enumerate(self._members)}
         kept = [self._kept(position_of[rank]) for rank in self._plan.collected]
+        self._handles.update({handle.position: handle for handle in kept})
+        self._payloads = {}
         return RayStore(), [(handle, handle) for handle in kept], self
 
     def _kept(self, position: int) -> Kept:
@@ -75,9 +83,6 @@ class KeptCall(Call):
         self._take_finished(0.0)
         return self._success(position).value if self._is_known(position) else None
 
-    def note_fetched(self, position: int, nbytes: int) -> None:
-        """Know that a payload was brought to this process."""
-
     def _is_known(self, position: int) -> bool:
         failed = bool(self._failed_after) or self._cancelled
         return not failed and isinstance(self._outcomes.get(position), Success)
@@ -88,12 +93,11 @@ class KeptCall(Call):
         return outcome
 
     def _brought(self, deadline: Deadline) -> dict[int, Any]:
-        headers = {
-            position: self._success(position).value for position in range(len(self)) if position in self._payloads
-        }
+        handles = dict(self._handles)
+        headers: dict[int, ResultHeader] = {position: self._success(position).value for position in handles}
         wanted = [position for position, header in headers.items() if header.inside is None]
-        limit = Deadline(max(deadline.left(), 1.0), deadline.what)
-        arrived = dict(zip(wanted, values_of([self._payloads[p] for p in wanted], limit), strict=True))
+        limit = Deadline(max(deadline.left(), _AT_LEAST), deadline.what)
+        arrived = dict(zip(wanted, values_of([handles[p].payload for p in wanted], limit), strict=True))
         return {
             self._members[position].rank: opened_result(header, arrived.get(position))
             for position, header in headers.items()

@@ -43,6 +43,8 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
     """
     try:
         return Success(value_of(reference, limit))
+    except RayTaskError as error:  # first: of a lost argument it is a RayActorError too
+        return _failure_of_method(error)
     except (RayActorError, WorkerCrashedError) as error:
         actor_id = reference.task_id().actor_id().hex()
         return Failure(obituary(error, answer_behind(actor_id)), lost=not isinstance(error, ActorUnavailableError))

@@ -31,6 +31,12 @@ class Passed(NamedTuple):
     assembly: Callable[[Sequence[Any]], Any]
     handles: Sequence[Kept | Stored]
 
+    @property
+    def calls(self) -> list[Any]:
+        """The calls of this process that produce the rows, each once."""
+        made = [handle.call for handle in self.handles if isinstance(handle, Kept) and handle.call is not None]
+        return list({id(call): call for call in made}.values())
+
 
 class Source(NamedTuple):
     """Where a rank finds a value among the parts that came with a call.

@@ -35,9 +35,6 @@ class Producer(Protocol):
     def known_header(self, position: int) -> ResultHeader | None:
         """Return the header of the result at a position if it is here; never waits."""
 
-    def note_fetched(self, position: int, nbytes: int) -> None:
-        """Know that a payload was brought to this process."""
-
 
 @dataclass(frozen=True, eq=False)
 class Kept:
@@ -224,8 +221,6 @@ def _opened(handle: Kept | Stored, headers: Mapping[Any, ResultHeader], value: A
     if isinstance(handle, Stored):
         return opened([value], readonly=False)[0]
     header = headers[handle]
-    if handle.call is not None and header.inside is None:
-        handle.call.note_fetched(handle.position, header.nbytes)
     return without_padding(opened_result(header, value), handle.rows_of(header))
 
 

@@ -88,5 +88,8 @@ class Keeps(Protocol):
     kept_call: type[Call]
 
     def passed_on(self, value: Any, deadline: Deadline) -> Any | None:
-        """Return what to place instead of a value whose rows this backend keeps, without bringing them; else None."""
+        """Return what to place instead of a value whose rows this backend keeps, without bringing them; else None.
+
+        What `place` makes of it may say in `calls` which calls produce those rows: if one fails, that is the error.
+        """
         ...

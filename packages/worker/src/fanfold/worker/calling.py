@@ -224,6 +224,7 @@ class CallingGroup(Generic[WorkerT]):
             label=self._label(function),
             deadline=deadline,
             owner=self,
+            after=[call for value in placed.values() for call in getattr(value, "calls", ())],
         )
 
     def _value(self, plan: CallPlan, piece: Any, spec: MethodSpec, deadline: Deadline) -> Any:

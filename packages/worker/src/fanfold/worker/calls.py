@@ -50,6 +50,7 @@ class Call(list[Handle]):
         label: str,
         deadline: Deadline,
         owner: CallOwner | None = None,
+        after: Iterable[Call] = (),
     ) -> None:
         super().__init__(handles)
         self.deadline = deadline
@@ -58,6 +59,7 @@ class Call(list[Handle]):
         self._backend = backend
         self._plan = plan
         self._owner = owner
+        self._after = [call for call in after if call.inside() or call.failed()]
         self._outcomes: dict[int, Outcome] = {}
         self._pending: list[int] = list(range(len(self)))  # positions; replaced, never changed
         self._failed_after: dict[int, float] = {}
@@ -167,6 +169,11 @@ class Call(list[Handle]):
         self._take_finished(0.0)
         return [self._members[position] for position in self._pending]
 
+    def failed(self) -> bool:
+        """Say whether a rank has failed in it; never waits."""
+        self._take_finished(0.0)
+        return bool(self._failed_after)
+
     def age(self) -> float:
         """Return the seconds since it was submitted."""
         return time.monotonic() - self._submitted
@@ -257,6 +264,12 @@ class Call(list[Handle]):
         }
 
     def _error(self) -> BaseException:
+        for call in self._after:  # its ranks failed because what they were to read has failed: that is what to say
+            if call.failed():
+                try:
+                    call.result()
+                except Exception as error:  # noqa: BLE001  # whatever it is, it is the error of this call too
+                    return error
         failures = [self._failure(position, seconds) for position, seconds in self._failed_after.items()]
         unfinished = [self._members[position].rank for position in self._pending]
         return group_call_error(self.label, failures, self._results(), unfinished)
