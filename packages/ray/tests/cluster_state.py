@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import ray
 from fanfold.ray.cluster import living_placement_groups
 from fanfold.ray.names import named_actors
 
@@ -29,3 +30,9 @@ def until(condition: Callable[[], object], limit: float = 90.0) -> None:
     while not condition():
         assert time.monotonic() < end, f"{condition} did not become true within {limit} s"
         time.sleep(0.05)
+
+
+def store_bytes() -> int:
+    """Return how many bytes the object stores of all nodes hold, as they last said."""
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return round(total["object_store_memory"] - free.get("object_store_memory", 0.0))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from fanfold.worker import Deadline
 
 
+_NAMED = 4  # as many origins as fit into an error
+
+
 class Passed(NamedTuple):
     """An argument whose rows are elsewhere, as the driver places it.
 
@@ -64,7 +67,13 @@ class Assembled(NamedTuple):
 
     def open(self, parts: Sequence[Any], *, readonly: bool) -> Any:
         """Return the argument as the method sees it."""
-        made = self.assembly([_value(source, parts, readonly=readonly) for source in self.sources])
+        try:
+            made = self.assembly([_value(source, parts, readonly=readonly) for source in self.sources])
+        except Exception as error:
+            named = [source.origin for source in self.sources[:_NAMED]]
+            more = f" and {len(self.sources) - _NAMED} more" if len(self.sources) > _NAMED else ""
+            error.add_note(f"the rows were to be made of {', '.join(named)}{more}")
+            raise
         return trusted(made) if readonly else made
 
 
