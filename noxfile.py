@@ -345,3 +345,12 @@ def deep(session: nox.Session) -> None:
             cwd=PACKAGES[name].folder,
             env={"PYTHONPATH": str(ROOT)},
         )
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Somebody dies at 200 random moments, 50 groups start at once, 10,000 calls leave no memory: most of an hour."""
+    settings = {"FANFOLD_CHAOS_ROUNDS": "200", "FANFOLD_MANY_GROUPS": "50", "FANFOLD_SOAK_CALLS": "10000"}
+    names = [f"tests/test_{name}.py" for name in ("chaos", "many_groups", "soak")]
+    command = (everything(session) / "python", "-m", "pytest", "--timeout=1800", *names, *session.posargs)
+    run(session, *command, cwd=PACKAGES["ray"].folder, env=settings)

@@ -92,7 +92,7 @@ def test_a_slice_is_a_group_of_its_own() -> None:
     [
         ([[1] * 4], ArgumentError, r"dispatch function <lambda> returned list, expected a pair \(args, kwargs\)"),
         (None, ArgumentError, "returned NoneType, expected a pair"),
-        ((([1] * 3,), {}), DivideError, "gave 3 entries for argument 0, expected a list of 4, one per rank"),
+        ((([1] * 3,), {}), DivideError, "gave a list of 3 for argument 0, expected a list of 4, one per rank"),
         (((), {"x": 5}), DivideError, "gave int for argument x, expected a list of 4, one per rank"),
     ],
 )

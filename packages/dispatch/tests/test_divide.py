@@ -134,9 +134,9 @@ def test_axes_are_divided_independently() -> None:
 
 
 def test_an_axis_the_mesh_lacks_is_refused() -> None:
-    with pytest.raises(MeshError, match="mesh 'train' has no axis 'ep'; its axes are dp, tp"):
+    with pytest.raises(MeshError, match="'batch' is to be divided along axis 'ep', which mesh 'train' does not have"):
         plan(Trainer.two_axes, GROUP, Shard(table(4), "ep"), table(4))
-    with pytest.raises(MeshError, match="mesh 'world' has no axis 'tp'; its axes are dp"):
+    with pytest.raises(MeshError, match="along axis 'tp', which mesh 'world' does not have; its axes are dp"):
         plan(Trainer.two, GROUP, Shard(table(4), "tp"))
 
 

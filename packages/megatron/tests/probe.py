@@ -37,6 +37,19 @@ class ProbeTrainer(MegatronTrainer):
         return {name: weight.clone() for name, weight in self.weights(bucket_bytes=bucket_bytes)}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def held_bytes(self) -> int:
+        """Count the bytes below weights, gradients, masters and moments, each storage once."""
+        built = self._built
+        adams = [part.optimizer for part in built.optimizer.chained_optimizers]
+        tensors = [weight.data for weight in built.module.parameters()]
+        tensors += [weight.main_grad for weight in built.module.parameters()]
+        tensors += [weight.data for adam in adams for group in adam.param_groups for weight in group["params"]]
+        tensors += [value for adam in adams for moments in adam.state.values() for value in moments.values()]
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def limit_file_size(self, limit: int) -> None:
         """Let no file of this process and its children grow over so many bytes: a disk that is full."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 def logits(weights: Mapping[str, torch.Tensor], config: ModelConfig, ids: torch.Tensor) -> torch.Tensor:
     """Return [T, vocabulary] for one row of tokens [T]."""
     weight = {name: value.double() for name, value in weights.items()}
+    output = weight.get("output_layer.weight", weight["embedding.word_embeddings.weight"])
+    return hidden(weights, config, ids) @ output.T
+
+
+def hidden(weights: Mapping[str, torch.Tensor], config: ModelConfig, ids: torch.Tensor) -> torch.Tensor:
+    """Return [T, hidden size], what the last layer's head reads."""
+    weight = {name: value.double() for name, value in weights.items()}
     stream = weight["embedding.word_embeddings.weight"][ids]
     for number in range(config.num_layers):
         part = {name.partition(f"layers.{number}.")[2]: value for name, value in weight.items()}
         stream = stream + _attention(_norm(stream, part["input_layernorm.weight"], config), part, config)
         stream = stream + _feed_forward(_norm(stream, part["pre_mlp_layernorm.weight"], config), part)
-    output = weight.get("output_layer.weight", weight["embedding.word_embeddings.weight"])
-    return _norm(stream, weight["decoder.final_layernorm.weight"], config) @ output.T
+    return _norm(stream, weight["decoder.final_layernorm.weight"], config)
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, config: ModelConfig) -> torch.Tensor:

@@ -160,4 +160,6 @@ def test_reader_reads_one_weight_at_a_time(tmp_path: Path) -> None:
     }
     save_file(weights, tmp_path / "model.safetensors")
     reader = HuggingFaceReader(tmp_path, MODEL)
-    assert reader.read("decoder.layers.3.self_attention.linear_qkv.weight").shape == (128, 64)
+    found = reader.read("decoder.layers.3.self_attention.linear_qkv.weight")
+    assert found is not None
+    assert found.shape == (128, 64)

@@ -44,9 +44,18 @@ def test_what_losses_read() -> None:
     assert all(isinstance(loss, TokenLoss) for loss in (CrossEntropy(), PolicyGradient(), SecondToken()))
 
 
-@pytest.mark.parametrize("wrong", [{"clip_low": 1.0}, {"clip_high": -0.1}, {"kl_coefficient": -1.0}])
-def test_settings_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ModelConfigError, match="0 <= clip_low < 1"):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clip_low": 1.0},
+        {"clip_high": -0.1},
+        {"kl_coefficient": -1.0},
+        {"entropy_coefficient": -1.0},
+        {"temperature": 0.0},
+    ],
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelConfigError, match=next(iter(wrong))):
         PolicyGradient(**wrong)
 
 
@@ -58,7 +67,14 @@ def with_columns(group: Any, rows: int) -> DataProto:
     return batch.union(DataProto.from_dict(tensors=further))
 
 
-def test_a_policy_step_is_the_same_in_every_layout(pool: Any) -> None:
+LOSSES = {
+    "penalty": PolicyGradient(kl_coefficient=0.1),
+    "entropy": PolicyGradient(entropy_coefficient=0.3, temperature=0.8),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_policy_step_is_the_same_in_every_layout(pool: Any, name: str) -> None:
     seen = []
     layouts = (ParallelConfig(data=1), ParallelConfig(tensor=2, pipeline=2, data=1), ParallelConfig(context=2, data=2))
     for layout in layouts:
@@ -68,13 +84,33 @@ def test_a_policy_step_is_the_same_in_every_layout(pool: Any) -> None:
             group.init_model()
             batch = with_columns(group, 5)
             for _ in range(2):
-                result = group.train_model(batch, loss=PolicyGradient(kl_coefficient=0.1))
+                result = group.train_model(batch, loss=LOSSES[name])
             metrics = {name: values[0] for name, values in result.meta_info["metrics"].items()}
             seen.append((metrics, result.batch["loss"].tolist()))
     assert seen[0][0]["kl_to_old"] > 0
     for metrics, rows in seen[1:]:
         assert metrics == pytest.approx(seen[0][0], abs=3e-6)
         assert rows == pytest.approx(seen[0][1], abs=3e-6)
+
+
+def test_the_entropy_is_that_of_the_scores_and_grows() -> None:
+    started: Any = WorkerGroup([1], ClassWithInitArgs(ProbeTrainer))
+    with started as group:
+        group.init_model()
+        for step in range(4):
+            group.train_model(text_batch(8, 24, first=8 * step))
+        batch = text_batch(4, 24)
+        nothing = torch.zeros(4, 24)
+        scores = group.compute_log_prob(batch, temperature=0.7).batch
+        columns = {"advantages": nothing, "old_log_probs": scores["log_probs"]}
+        batch = batch.union(DataProto.from_dict(tensors=columns))
+        loss = PolicyGradient(entropy_coefficient=1.0, temperature=0.7)
+        seen = [group.train_model(batch, loss=loss).meta_info["metrics"] for _ in range(5)]
+    entropies = [metrics["entropy"][0] for metrics in seen]
+    assert entropies[0] == pytest.approx(float(scores["entropy"][:, 1:].mean()), abs=1e-5)
+    assert seen[0]["kl_to_old"][0] == pytest.approx(0.0, abs=1e-6)
+    assert seen[0]["loss"][0] == pytest.approx(-entropies[0], abs=1e-6)
+    assert entropies == sorted(entropies)
 
 
 def test_a_loss_of_the_users_own() -> None:

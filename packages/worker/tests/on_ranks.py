@@ -58,6 +58,18 @@ def lengths(worker: Any, *values: Any) -> list[int]:
     return [len(value) for value in values]
 
 
+def pass_on(worker: Any, second: Any, owner: Any) -> Any:
+    return second.execute(ask_for_processes, owner)
+
+
+def ask_for_processes(worker: Any, group: Any) -> Any:
+    return group.process()
+
+
+def reversed_bytes(worker: Any, value: bytearray) -> bytearray:
+    return value[::-1]
+
+
 def crash(worker: Any) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 

@@ -8,7 +8,7 @@ from fanfold.worker.threads import ThreadsBackend
 
 
 class TestThreadsBackend(Conformance):
-    lacks = frozenset({Ability.ENVIRONMENT, Ability.IMPORT, Ability.DEATH, Ability.TRAVEL})
+    lacks = frozenset({Ability.ENVIRONMENT, Ability.IMPORT, Ability.DEATH})
 
     @classmethod
     def make_group(cls, pool: Any, recipe: Any, **options: Any) -> WorkerGroup[Any]:

@@ -215,8 +215,8 @@ def test_peers_are_told_of_a_lost_rank() -> None:
 
 
 def test_start_that_takes_too_long() -> None:
-    with pytest.raises(WaitTimeoutError, match=r"the start of 2 ranks of .*Gated was not over within 0 s"):
-        WorkerGroup([2], Gated, start_timeout=0)
+    with pytest.raises(WaitTimeoutError, match=r"the start of 2 ranks of .*Gated was not over within 1e-09 s"):
+        WorkerGroup([2], Gated, start_timeout=1e-9)
 
 
 def test_recover_renews_nothing_that_is_well() -> None:
@@ -247,10 +247,26 @@ def test_attached_group_only_lets_go() -> None:
         assert owner.work() == [0, 1]
 
 
-def test_groups_of_threads_do_not_pickle() -> None:
-    message = "only the driver's process reaches ranks of the threads backend"
-    with WorkerGroup([1], Gated, backend=ThreadsBackend()) as group, pytest.raises(NotPicklableError, match=message):
+def test_group_of_a_backend_that_cannot_be_reached_does_not_pickle() -> None:
+    message = "only the driver's process reaches ranks of the faulty threads backend"
+    with (
+        WorkerGroup([1], Gated, backend=FaultyBackend(ThreadsBackend())) as group,
+        pytest.raises(NotPicklableError, match=message),
+    ):
         pickle.dumps(group)
+
+
+def test_group_of_threads_is_found_again_until_it_is_gone() -> None:
+    with WorkerGroup([2], Gated, backend=ThreadsBackend()) as group:
+        sent = pickle.dumps(group)
+        copy = pickle.loads(sent)
+        assert copy._backend is group._backend
+        assert copy.quick(3) == [3, 3]
+        assert copy[1].quick(4) == [4]
+    del group, copy
+    gc.collect()
+    with pytest.raises(GroupUsageError, match="its ranks are gone"):
+        pickle.loads(sent)
 
 
 def test_inline_group_in_another_process_is_refused() -> None:
@@ -258,7 +274,7 @@ def test_inline_group_in_another_process_is_refused() -> None:
         sent = pickle.dumps(group)
         code = f"import pickle\ntry: pickle.loads({sent!r})\nexcept ValueError as e: print(e)"
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        assert "lives in its own process only" in done.stdout
+        assert "can be used in that process only" in done.stdout
     with WorkerGroup([3], create_colocated_worker_cls({"actor": Probe})) as group:
         part = pickle.loads(pickle.dumps(group.actor[1:]))
         assert part.who() == [(1, 3), (2, 3)]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 infos = st.builds(
-    RankInfo,
+    lambda rank, others, **more: RankInfo(rank=rank, world_size=rank + others, **more),
     rank=st.integers(0, 4095),
-    world_size=st.integers(1, 4096),
+    others=st.integers(1, 4096),
     local_rank=st.integers(0, 15),
     local_world_size=st.integers(1, 16),
     node_rank=st.integers(0, 255),

@@ -17,7 +17,7 @@ from fanfold.worker import (
     WaitTimeoutError,
     WorkerGroup,
     WorkerLostError,
-    inline,
+    address_book,
     wait,
 )
 from gates import GATES, Gated, gate
@@ -169,7 +169,7 @@ class Interleavings(RuleBasedStateMachine):
         assert ranks() is None
         assert [handle() for handle in self.handles if handle() is not None] == []
         assert not any(prefix in thread.name for thread in threading.enumerate())
-        assert not inline._here
+        assert not address_book._ranks
 
 
 class InlineInterleavings(Interleavings):

@@ -44,9 +44,9 @@ class Take:
         """What must be fetched."""
         if self.part.columns is None:
             return [self.part.payload]
-        names = self.part.columns if self.names is None else self.names
+        names = tuple(self.part.columns) if self.names is None else self.names
         if self.lenient:
-            names = [name for name in names if name in self.part.columns]
+            names = tuple(name for name in names if name in self.part.columns)
         for name in names:
             if name not in self.part.columns:
                 raise MissingKeyError(f"there is no column {name!r}; the producer stored {sorted(self.part.columns)}")

@@ -1,6 +1,5 @@
 """Say once how a method is spread over ranks and how its results are collected: a registry and a plan, for any data."""
 
-from fanfold.dispatch.arrangement import Piece
 from fanfold.dispatch.batches import BatchType, batch_type_of, register_batch_type
 from fanfold.dispatch.context import CallContext, current_call, serving
 from fanfold.dispatch.custom import GroupSlice
@@ -40,6 +39,7 @@ from fanfold.dispatch.marker import register
 from fanfold.dispatch.marks import PerRank, Replicate, Shard
 from fanfold.dispatch.mesh import Mesh
 from fanfold.dispatch.modes import Dispatch, Execute
+from fanfold.dispatch.pieces import Piece
 from fanfold.dispatch.plan import CallPlan
 from fanfold.dispatch.planning import plan_call
 from fanfold.dispatch.protocols import BatchLike, GroupLike

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch.arrangement import Arrangement, Spread
+from fanfold.dispatch.arrangement import Arrangement
 from fanfold.dispatch.batches import batch_type_of, lacks_concat
 from fanfold.dispatch.columns import check_columns
 from fanfold.dispatch.divide import divide, divided
 from fanfold.dispatch.errors import ArgumentError, BatchTypeError
 from fanfold.dispatch.lists import lists_scatter
 from fanfold.dispatch.marks import PerRank, Shard
-from fanfold.dispatch.spread import Spreader
+from fanfold.dispatch.pieces import Spread, Spreader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,75 +6,16 @@ Letters: A arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.nested import with_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fanfold.dispatch.batches import BatchType
     from fanfold.dispatch.divide import Division
-
-
-class Piece(NamedTuple):
-    """What a rank gets for one argument; equal pieces of one plan are the same data.
-
-    Attributes:
-        source: index into the plan's sources.
-        start: first row; None when the source is not cut.
-        stop: the row after the last.
-        padding: rows added at the end to reach the common length.
-        item: index into the source, which is a list; None when it is not taken apart.
-        columns: the only columns that travel; None for all.
-        axis: the mesh axis along which the rows are cut.
-        part: (k, n) for part k of n, where nobody counts the rows: they are not here yet.
-    """
-
-    source: int
-    start: int | None = None
-    stop: int | None = None
-    padding: int = 0
-    item: int | None = None
-    columns: tuple[str, ...] | None = None
-    axis: str | None = None
-    part: tuple[int, int] | None = None
-
-    @property
-    def kind(self) -> Literal["whole", "rows", "part", "item"]:
-        """What of the source it is."""
-        if self.start is not None:
-            return "rows"
-        if self.part is not None:
-            return "part"
-        return "whole" if self.item is None else "item"
-
-
-class Spread(NamedTuple):
-    """How one argument travels.
-
-    Attributes:
-        name: the parameter.
-        pieces: the distinct pieces.
-        place: rank -> index into `pieces`; None when every rank gets the only one.
-    """
-
-    name: str
-    pieces: tuple[Piece, ...]
-    place: Mapping[int, int] | None = None
-
-    def piece(self, rank: int) -> Piece:
-        """What one rank gets."""
-        return self.pieces[0 if self.place is None else self.place[rank]]
-
-    def used(self, ranks: Sequence[int]) -> list[Piece]:
-        """The distinct pieces that some of `ranks` gets."""
-        place = self.place
-        return (
-            list(self.pieces)
-            if place is None
-            else [self.pieces[index] for index in sorted({place[rank] for rank in ranks})]
-        )
+    from fanfold.dispatch.pieces import Piece, Spread
 
 
 @dataclass(frozen=True)
@@ -118,7 +59,7 @@ class Arrangement:
         return (*self.positional, *self.keyword.values())
 
     def value(self, piece: Piece) -> Any:
-        """The caller's own object, its rows, or its item."""
+        """The caller's own object, some of its rows, or its item."""
         source = self.sources[piece.source]
         if piece.kind == "item":
             return source[piece.item]

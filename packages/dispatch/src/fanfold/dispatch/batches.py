@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.adapters import ADAPTERS
+from fanfold.dispatch.cut import even_cut
 from fanfold.dispatch.errors import BatchTypeError
-from fanfold.dispatch.split import even_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

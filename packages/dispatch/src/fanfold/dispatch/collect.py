@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.batches import BatchType, batch_type_of
+from fanfold.dispatch.cut import inverse
 from fanfold.dispatch.errors import CollectError
 from fanfold.dispatch.merge import merge_values
-from fanfold.dispatch.split import inverse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

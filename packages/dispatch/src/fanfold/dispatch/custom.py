@@ -52,7 +52,7 @@ def custom_lists(
     positional, keyword = tuple(answer[0]), dict(answer[1])
     for name, entries in [*enumerate(positional), *keyword.items()]:
         if not is_list(entries) or len(entries) != group.world_size:
-            got = f"{len(entries)} entries" if is_list(entries) else type(entries).__name__
+            got = f"a list of {len(entries)}" if is_list(entries) else type(entries).__name__
             raise DivideError(
                 f"{where} gave {got} for argument {name}, expected a list of {group.world_size}, one per rank"
             )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fanfold.dispatch.errors import ArgumentError, DivideError
+from fanfold.dispatch.cut import Cut, even_cut, weighted_cut
+from fanfold.dispatch.errors import ArgumentError, DivideError, MeshError
 from fanfold.dispatch.nested import batches_in
-from fanfold.dispatch.split import Cut, even_cut, weighted_cut
 from fanfold.dispatch.weights import weights_of_rows
 
 if TYPE_CHECKING:
@@ -114,6 +114,11 @@ def divide(label: str, mesh: Mesh, row_rules: RowRules, arguments: Sequence[Divi
     divisions = {}
     for axis in dict.fromkeys(argument.axis for argument in arguments):
         along = [argument for argument in arguments if argument.axis == axis]
+        if axis not in mesh.axes:
+            raise MeshError(
+                f"{label}: argument {along[0].name!r} is to be divided along axis {axis!r}, which mesh {mesh.name!r} "
+                f"does not have; its axes are {', '.join(mesh.axes)}"
+            )
         place, places = mesh.place(axis), mesh.size(axis)
         where = f"{places} places along axis {axis!r} of mesh {mesh.name!r}"
         divisions[axis] = Division(_cut(label, where, places, along, row_rules), place, places)

@@ -10,7 +10,7 @@ from fanfold.dispatch.nested import batches_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanfold.dispatch.arrangement import Piece
+    from fanfold.dispatch.pieces import Piece
     from fanfold.dispatch.plan import CallPlan
 
 

@@ -80,6 +80,11 @@ def _checked_function(function: Any) -> str:
             f"{where}: got a {type(function).__name__}, expected a function; a rank runs a method on its own worker: "
             "put @register directly above the def of a method that takes self"
         )
+    if not hasattr(type(function), "__get__"):
+        raise RegistrationError(
+            f"{where}: got a {type(function).__name__}, which is called without the worker it stands in, expected a "
+            "function; write a def that takes self and calls it"
+        )
     return where
 
 
@@ -147,7 +152,7 @@ def _checked_timeout(where: str, timeout: Any) -> float | None:
 
 def _check_together(where: str, spec: MethodSpec) -> None:
     """Refuse options that contradict one another."""
-    collect = collect_rules.rule_of(functions_of(spec.dispatch_mode).collect_fn)
+    collect = collect_rules.rule_of(functions_of(where, spec.dispatch_mode).collect_fn)
     alone = spec.execute_mode is Execute.RANK_ZERO or spec.dispatch_mode is Dispatch.RANK_ZERO
     if spec.merge is not None and (alone or collect is None):
         why = (

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from fanfold.dispatch import tables
+from fanfold.dispatch import rank_tables
 from fanfold.dispatch.errors import MeshError
-from fanfold.dispatch.tables import Coordinate, Place, listed
+from fanfold.dispatch.rank_tables import Coordinate, Place, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,8 +44,8 @@ class Mesh:
         """Check everything once; afterwards it holds."""
         if not self.collect_at:
             object.__setattr__(self, "collect_at", (0,) * len(self.axes))
-        tables.check_axes(self.name, self.axes)
-        tables.check_places(self.name, self.axes, self.ranks, self.coordinates)
+        rank_tables.check_axes(self.name, self.axes)
+        rank_tables.check_places(self.name, self.axes, self.ranks, self.coordinates)
         self.axis(self.shard)
 
     @classmethod
@@ -59,7 +59,7 @@ class Mesh:
         collect: Mapping[str, int] | None = None,
     ) -> Mesh:
         """Build from nested lists of ranks, one level per axis: `[[0, 1], [2, 3]]` with axes `("dp", "tp")`."""
-        return cls._of_places(name, axes, tables.flattened(name, table, len(axes)), shard, collect)
+        return cls._of_places(name, axes, rank_tables.flattened(name, table, len(axes)), shard, collect)
 
     @classmethod
     def from_sizes(
@@ -75,8 +75,8 @@ class Mesh:
 
         The default is Megatron's order. `order` may name axes that `sizes` lacks, never the other way round.
         """
-        axes = tables.axes_in_order(name, sizes, order)
-        return cls._of_places(name, axes, tables.grid([sizes[axis] for axis in axes]), shard, collect)
+        axes = rank_tables.axes_in_order(name, sizes, order)
+        return cls._of_places(name, axes, rank_tables.grid([sizes[axis] for axis in axes]), shard, collect)
 
     @classmethod
     def from_dp_ranks(cls, name: str, dp_ranks: Sequence[int], collect: Sequence[bool]) -> Mesh:
@@ -90,8 +90,8 @@ class Mesh:
         Raises:
             MeshError: a gap in the data-parallel ranks; none or two collected ranks for one data-parallel rank.
         """
-        tables.check_collected(name, dp_ranks, collect)
-        return cls._of_places(name, ("dp", "replica"), tables.replicas(dp_ranks, collect), "dp", None)
+        rank_tables.check_collected(name, dp_ranks, collect)
+        return cls._of_places(name, ("dp", "replica"), rank_tables.replicas(dp_ranks, collect), "dp", None)
 
     @classmethod
     def from_device_mesh(
@@ -204,7 +204,7 @@ class Mesh:
         if tuple(ranks) == self.ranks:
             return self
         kept = {rank: self._at[rank] for rank in sorted(ranks)}
-        number = [tables.numbered(at[index] for at in kept.values()) for index in range(len(self.axes))]
+        number = [rank_tables.numbered(at[index] for at in kept.values()) for index in range(len(self.axes))]
         coordinates = tuple(tuple(number[index][x] for index, x in enumerate(at)) for at in kept.values())
         collect_at = tuple(number[index].get(x, 0) for index, x in enumerate(self.collect_at))
         return replace(self, ranks=tuple(kept), coordinates=coordinates, collect_at=collect_at)

@@ -38,7 +38,8 @@ class _Members(type):
             return cls._by_name[name.upper()]
         except KeyError:
             raise UnknownModeError(
-                f"there is no dispatch mode {name!r} in this process; there are {', '.join(cls._by_name)}"
+                f"there is no dispatch mode {name!r} in this process; there are {', '.join(cls._by_name)}; "
+                "add one with register_dispatch_mode"
             ) from None
 
     def names(cls) -> list[str]:

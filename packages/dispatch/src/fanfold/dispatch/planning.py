@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fanfold.dispatch.arrange import arranged, arranged_lists
 from fanfold.dispatch.custom import custom_lists, slice_of
 from fanfold.dispatch.divide import RowRules
-from fanfold.dispatch.errors import ArgumentError, DirectCallError
+from fanfold.dispatch.errors import ArgumentError, DirectCallError, MeshError
 from fanfold.dispatch.mesh import Mesh
 from fanfold.dispatch.modes import Dispatch, Execute
 from fanfold.dispatch.plan import CallPlan
@@ -58,9 +58,9 @@ def plan_call(  # noqa: PLR0913  what a call depends on, and nothing else
     label = f"{owner}.{method}()" if owner else f"{getattr(function, '__qualname__', method)}()"
     call = bind_call(label, function, args, kwargs)
     called, alone = _called(label, spec, group, ranks)
-    mode = functions_of(spec.dispatch_mode)
+    mode = functions_of(label, spec.dispatch_mode)
     rule, collect = _rules(label, mode.dispatch_fn, mode.collect_fn, alone=alone)
-    mesh = _mesh(rule, group, called)
+    mesh = _mesh(label, rule, group, called)
     if rule is None:
         lists = custom_lists(label, mode.dispatch_fn, group if alone else slice_of(group, called), args, kwargs)
         arrangement = arranged_lists(label, called, *(_own_entries(called[0], *lists) if alone else lists))
@@ -106,10 +106,13 @@ def _rules(
     return rule and rule._replace(unmarked="whole", along=None), collect and CollectRule("single")
 
 
-def _mesh(rule: DispatchRule | None, group: GroupLike, called: Sequence[int]) -> Mesh:
+def _mesh(label: str, rule: DispatchRule | None, group: GroupLike, called: Sequence[int]) -> Mesh:
     if rule is None or rule.along is None:
         return Mesh.of_world(called)
-    return rule.along.of(group).restrict(called)
+    try:
+        return rule.along.of(group).restrict(called)
+    except MeshError as problem:
+        raise MeshError(f"{label}: {problem}") from problem
 
 
 def _own_entries(

@@ -80,11 +80,18 @@ def get_predefined_execute_fn(execute_mode: Execute) -> dict[str, str]:
     return {"execute_fn_name": f"execute_{execute_mode.name.lower()}"}
 
 
-def functions_of(mode: DispatchMode) -> ModeFunctions:
-    """The two functions of a mode in any of its forms."""
+def functions_of(where: str, mode: Dispatch | ModeFunctions) -> ModeFunctions:
+    """The two functions of a mode.
+
+    Raises:
+        UnknownModeError: the mode is not registered.
+    """
     if isinstance(mode, ModeFunctions):
         return mode
-    return ModeFunctions(**(get_predefined_dispatch_fn(mode) if isinstance(mode, Dispatch) else mode))
+    try:
+        return ModeFunctions(**get_predefined_dispatch_fn(mode))
+    except UnknownModeError as problem:
+        raise UnknownModeError(f"{where}: {problem}") from None
 
 
 def checked_functions(where: str, dispatch_fn: object, collect_fn: object) -> ModeFunctions:

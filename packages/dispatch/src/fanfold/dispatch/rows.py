@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, overload
 
-from fanfold.dispatch.split import even_cut
+from fanfold.dispatch.cut import even_cut
 
 T = TypeVar("T")
 

@@ -83,15 +83,22 @@ def bind_call(label: str, function: Callable[..., Any], args: Sequence[Any], kwa
     """Bind arguments to `function`, whose first parameter is the worker and is skipped.
 
     Raises:
-        ArgumentError: the call does not fit; the message holds the signature.
+        ArgumentError: the call does not fit; the message says what was got, and holds the signature.
     """
     parameters = parameters_of(function)
     try:
         parameters.signature.bind(*args, **kwargs)
     except TypeError as problem:
-        raise ArgumentError(f"{label}: {problem}; the signature is {parameters.signature}. Nothing was sent") from None
+        raise ArgumentError(
+            f"{label}: {problem}; got {_counted(args, kwargs)}, expected {parameters.signature}. Nothing was sent"
+        ) from None
     positional = tuple([parameters.at(index, value) for index, value in enumerate(args)])
     return BoundCall(positional, {name: parameters.called(name, value) for name, value in kwargs.items()})
+
+
+def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    by_position = f"{len(args)} by position"
+    return f"{by_position} and {', '.join(kwargs)} by keyword" if kwargs else by_position
 
 
 def argument(name: str, value: Any, mark: Mark | None = None) -> Argument:

@@ -9,15 +9,17 @@ from fanfold.megatron.errors import (
     BatchError,
     CheckpointError,
     DeviceError,
+    HeadError,
     LayoutClashError,
     LayoutError,
     MegatronError,
     ModelConfigError,
     NonFiniteLossError,
     NotInitialisedError,
+    OffloadedError,
 )
 from fanfold.megatron.huggingface import model_config_from_huggingface
-from fanfold.megatron.losses import CrossEntropy, PolicyGradient, TokenLoss
+from fanfold.megatron.losses import CrossEntropy, PolicyGradient, TokenLoss, ValueLoss
 from fanfold.megatron.model_worker import ModelWorker
 from fanfold.megatron.sampling import Sampling
 from fanfold.megatron.schedule import LearningRate
@@ -32,6 +34,7 @@ __all__ = [
     "CrossEntropy",
     "DeviceError",
     "DevicePlan",
+    "HeadError",
     "LayoutClashError",
     "LayoutError",
     "LearningRate",
@@ -43,11 +46,13 @@ __all__ = [
     "ModelWorker",
     "NonFiniteLossError",
     "NotInitialisedError",
+    "OffloadedError",
     "OptimizerConfig",
     "ParallelConfig",
     "PolicyGradient",
     "Sampling",
     "TokenLoss",
+    "ValueLoss",
     "in_megatron",
     "model_config",
     "model_config_from_huggingface",

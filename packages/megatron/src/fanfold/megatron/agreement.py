@@ -24,12 +24,14 @@ class StepPlan:
         micro_batches: How many each rank runs; a rank with fewer rows runs some without tokens.
         targets: Targets of the global batch.
         rows: Rows of the global batch.
+        first_row: Which row of the global batch this rank's first one is.
     """
 
     micro_batch_size: int
     micro_batches: int
     targets: float
     rows: int
+    first_row: int
 
     @property
     def padded_rows(self) -> int:
@@ -75,8 +77,10 @@ def agree_on_step(
     replicas = [ranks[0] for ranks in parallel.groups("tp", "cp", "pp")]
     most_rows = max(1, int(notes[:, 1].max()))
     size = min(micro_batch_size or -(-most_rows // parallel.pipeline), most_rows)
-    targets, row_count = notes[replicas, 2].sum(), notes[replicas, 1].sum()
-    return StepPlan(size, -(-most_rows // size), float(targets), int(row_count)), rows
+    row_counts = notes[replicas, 1]
+    before = row_counts[: parallel.coordinates(torch.distributed.get_rank())["dp"]].sum()
+    targets = float(notes[replicas, 2].sum())
+    return StepPlan(size, -(-most_rows // size), targets, int(row_counts.sum()), int(before)), rows
 
 
 def share_numbers(numbers: Sequence[float], device: torch.device) -> torch.Tensor:

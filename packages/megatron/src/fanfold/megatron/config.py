@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fanfold.megatron.errors import LayoutError, ModelConfigError
 from fanfold.megatron.schedule import LearningRate
@@ -32,6 +32,7 @@ class ModelConfig:
         norm_epsilon: What RMS norm adds below the root.
         share_embeddings: Whether the output layer is the input embedding.
         init_std: Standard deviation of the initial weights.
+        head: What the last layer says: `language` the next token, `value` one number at each position (a critic).
     """
 
     hidden_size: int = 128
@@ -45,12 +46,15 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     share_embeddings: bool = False
     init_std: float = 0.02
+    head: Literal["language", "value"] = "language"
 
     def __post_init__(self) -> None:
         for field in _COUNTS:
             size = getattr(self, field)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ModelConfigError(f"{field}={size!r} must be a whole number of 1 or more")
+        if self.head not in ("language", "value"):
+            raise ModelConfigError(f"head={self.head!r} must be 'language' or 'value'")
         self._must_divide("num_attention_heads", "hidden_size")
         if self.num_query_groups is not None:
             self._must_divide("num_query_groups", "num_attention_heads")
@@ -74,8 +78,9 @@ class ModelConfig:
         """Weights of the whole model, all ranks together."""
         attention = self.hidden_size * self.head_size * (2 * self.num_attention_heads + 2 * self.query_groups)
         layer = attention + 3 * self.hidden_size * self.ffn_hidden_size + 2 * self.hidden_size
-        tables = self.vocab_size * self.hidden_size * (1 if self.share_embeddings else 2)
-        return self.num_layers * layer + tables + self.hidden_size
+        embedding = self.vocab_size * self.hidden_size
+        head = self.hidden_size if self.head == "value" else 0 if self.share_embeddings else embedding
+        return self.num_layers * layer + embedding + self.hidden_size + head
 
     def check_layout(self, parallel: ParallelConfig) -> None:
         """Refuse a layout that this model cannot be divided into.

@@ -65,5 +65,13 @@ class NotInitialisedError(MegatronError, RuntimeError):
     """A method needs the model, and `init_model` has not run on this rank."""
 
 
+class HeadError(MegatronError, TypeError):
+    """A language model was asked for values, or a value model for tokens; or a loss is for the other kind."""
+
+
+class OffloadedError(MegatronError, RuntimeError):
+    """A method needs what `offload` has moved to the host."""
+
+
 class CheckpointError(MegatronError, RuntimeError):
     """A checkpoint could not be written or read; what was there before is as it was."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fanfold.megatron.config import ModelConfig
 from fanfold.megatron.errors import CheckpointError
-from fanfold.megatron.weights import EMBEDDING, OUTPUT, weight_shapes
+from fanfold.megatron.weights import EMBEDDING, OUTPUT, VALUE, weight_shapes
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -28,6 +28,7 @@ _PLAIN: Mapping[str, str] = MappingProxyType(
         EMBEDDING: "model.embed_tokens.weight",
         "decoder.final_layernorm.weight": "model.norm.weight",
         OUTPUT: "lm_head.weight",
+        VALUE: "score.weight",
         "input_layernorm.weight": "input_layernorm.weight",
         "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
         "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
@@ -80,8 +81,10 @@ def _cut(whole: torch.Tensor, parts: int, config: ModelConfig) -> list[torch.Ten
 
 def config_to_huggingface(config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     """Say what `config.json` says."""
+    further = {} if config.head == "language" else {"num_labels": 1}
     return {
-        "architectures": ["LlamaForCausalLM"],
+        **further,
+        "architectures": ["LlamaForCausalLM" if config.head == "language" else "LlamaForSequenceClassification"],
         "model_type": "llama",
         "hidden_size": config.hidden_size,
         "intermediate_size": config.ffn_hidden_size,
@@ -93,7 +96,7 @@ def config_to_huggingface(config: ModelConfig, dtype: torch.dtype) -> dict[str, 
         "max_position_embeddings": config.max_sequence_length,
         "rope_theta": float(config.rotary_base),
         "rms_norm_eps": config.norm_epsilon,
-        "tie_word_embeddings": config.share_embeddings,
+        "tie_word_embeddings": config.share_embeddings and config.head == "language",
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
@@ -124,6 +127,7 @@ def model_config_from_huggingface(path: str | Path) -> ModelConfig:
         rotary_base=int(said.get("rope_theta", 10000)),
         norm_epsilon=said["rms_norm_eps"],
         share_embeddings=bool(said.get("tie_word_embeddings", False)),
+        head="value" if said.get("architectures") == ["LlamaForSequenceClassification"] else "language",
     )
 
 
@@ -152,11 +156,17 @@ class HuggingFaceReader:
         self._config = config
         self._files = _files(Path(path))
         for name, shape in weight_shapes(config).items():
-            self._check(name, shape)
+            if not self._lacks_head(name):
+                self._check(name, shape)
 
-    def read(self, name: str) -> torch.Tensor:
-        """Return one of our weights, whole."""
+    def read(self, name: str) -> torch.Tensor | None:
+        """Return one of our weights, whole; None for the head of a value model that starts from a language model."""
+        if self._lacks_head(name):
+            return None
         return from_huggingface([self._one(part) for part in names_of(name)], self._config)
+
+    def _lacks_head(self, name: str) -> bool:
+        return name == VALUE and names_of(VALUE)[0] not in self._files
 
     def _one(self, name: str) -> torch.Tensor:
         with safe_open(self._files[name], framework="pt") as file:

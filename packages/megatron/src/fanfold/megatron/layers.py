@@ -1,7 +1,7 @@
-"""What Megatron's local layers lack without TransformerEngine: a norm for sequence parallelism, and SDPA attention.
+"""What Megatron's local layers lack: a norm for sequence parallelism, SDPA attention, and a head for values.
 
-Both are handed to Megatron through its layer specs. T tokens, B rows, H heads, G key and value heads, d head size; `h`
-hidden size; C context-parallel ranks.
+The first two, which otherwise need TransformerEngine, are handed to Megatron through its layer specs. T tokens, B rows,
+H heads, G key and value heads, d head size; `h` hidden size; C context-parallel ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 
 
 class Norm(torch.nn.RMSNorm):
@@ -22,6 +23,25 @@ class Norm(torch.nn.RMSNorm):
         super().__init__(hidden_size, eps=eps)
         # Megatron's own mark.
         setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010 parameters do not declare it
+
+
+class ValueHead(torch.nn.Module):
+    """One number at each position instead of logits; the same weight on all tensor-parallel ranks."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.sequence_parallel = config.sequence_parallel
+        # Named as the weight of the layer that it stands for: Megatron looks for it there when it makes a checkpoint.
+        self.weight = torch.nn.Parameter(torch.empty(1, config.hidden_size, dtype=config.params_dtype))
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010 as above
+
+    def forward(self, hidden: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        """Return [T, B, 1] for hidden states [T, B, h], of which sequence parallel ranks have their part of T."""
+        values = functional.linear(hidden, self.weight)
+        if self.sequence_parallel:
+            # Each rank computes the loss of the whole sequence: what comes back is cut, not summed.
+            values = gather_from_sequence_parallel_region(values, tensor_parallel_output_grad=False)
+        return values, None
 
 
 class SdpaAttention(torch.nn.Module):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from fanfold.megatron.device import tensor_device
-from fanfold.megatron.layers import Norm, SdpaAttention
+from fanfold.megatron.layers import Norm, SdpaAttention, ValueHead
 from fanfold.megatron.parallel import accepted
-from fanfold.megatron.weights import EMBEDDING, OUTPUT, division_of, initial_weight, whole_model_name
+from fanfold.megatron.weights import EMBEDDING, OUTPUT, VALUE, division_of, initial_weight, whole_model_name
 
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -47,6 +47,7 @@ class Built:
         wrapped: What a forward pass calls: the model within its number-type and data-parallel wrappers.
         optimizer: Megatron's optimizer over the model's weights.
         config: Megatron's own config of the model.
+        head: `language` or `value`.
     """
 
     parallel: ParallelConfig
@@ -55,6 +56,7 @@ class Built:
     wrapped: Any
     optimizer: Any
     config: TransformerConfig
+    head: str
 
 
 def build(
@@ -67,7 +69,8 @@ def build(
     if plan.kind == "cuda":
         module.cuda(torch.cuda.current_device())
     wrapped = _wrap(module, config, plan, optimizer)
-    return Built(parallel, tensor_device(plan), module, wrapped, _optimizer(wrapped, plan, optimizer), config)
+    made = _optimizer(wrapped, plan, optimizer)
+    return Built(parallel, tensor_device(plan), module, wrapped, made, config, model.head)
 
 
 def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan) -> TransformerConfig:
@@ -111,17 +114,21 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: Devic
 def language_model(model: ModelConfig, parallel: ParallelConfig, config: TransformerConfig) -> GPTModel:
     """Make this stage's part of the model; the one place that names the class, which newer versions replace."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
-    return GPTModel(
+    last = stage == parallel.pipeline - 1
+    module = GPTModel(
         config=config,
         transformer_layer_spec=_block(model.num_layers // parallel.pipeline, model.ffn_hidden_size),
         vocab_size=model.vocab_size,
         max_sequence_length=model.max_sequence_length,
         pre_process=stage == 0,
-        post_process=stage == parallel.pipeline - 1,
-        share_embeddings_and_output_weights=model.share_embeddings,
+        post_process=last,
+        share_embeddings_and_output_weights=model.share_embeddings and model.head == "language",
         position_embedding_type="rope",
         rotary_base=model.rotary_base,
     )
+    if last and model.head == "value":
+        module.output_layer = ValueHead(config)
+    return module
 
 
 def initialise(module: GPTModel, model: ModelConfig, seed: int) -> None:
@@ -139,14 +146,16 @@ def initialise(module: GPTModel, model: ModelConfig, seed: int) -> None:
             parameter.copy_(division.shard(whole, ranks, rank))
 
 
-def set_weights(built: Built, whole_weight: Callable[[str], torch.Tensor]) -> None:
-    """Take this rank's part of each whole weight, given by name, and start the optimizer anew."""
+def set_weights(built: Built, whole_weight: Callable[[str], torch.Tensor | None]) -> None:
+    """Take this rank's part of each whole weight, given by name, and start the optimizer anew; None stays as it is."""
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     rank = parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in named_weights(built.module):
         source = EMBEDDING if name == OUTPUT and built.module.share_embeddings_and_output_weights else name
-        with torch.no_grad():
-            parameter.copy_(division_of(name).shard(whole_weight(source), ranks, rank))
+        whole = whole_weight(source)
+        if whole is not None:
+            with torch.no_grad():
+                parameter.copy_(division_of(name).shard(whole, ranks, rank))
     built.optimizer.reload_model_params()
     for part in getattr(built.optimizer, "chained_optimizers", [built.optimizer]):
         _prepare_moments(part.optimizer)
@@ -156,8 +165,9 @@ def named_weights(module: GPTModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Name each weight of this rank as the undivided model names it."""
     layers = module.decoder.layers
     first_layer = layers[0].layer_number - 1 if len(layers) else 0
+    values = isinstance(getattr(module, "output_layer", None), ValueHead)
     for name, parameter in module.named_parameters():
-        yield whole_model_name(name, first_layer), parameter
+        yield VALUE if values and name == OUTPUT else whole_model_name(name, first_layer), parameter
 
 
 def set_learning_rate(built: Built, learning_rate: float) -> None:

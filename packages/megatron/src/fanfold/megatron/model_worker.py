@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from fanfold.dispatch import Dispatch, register
 from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
 from fanfold.megatron.directories import CheckpointPath
-from fanfold.megatron.errors import CheckpointError, NotInitialisedError
+from fanfold.megatron.errors import CheckpointError, ModelConfigError, NotInitialisedError, OffloadedError
 from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
+from fanfold.megatron.offload import PARTS, Host
 from fanfold.megatron.worker import MegatronWorker, in_megatron, load_engine, without_megatrons_warnings
 from safetensors import SafetensorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import torch
 
@@ -39,6 +40,7 @@ class ModelWorker(MegatronWorker):
         self.optimizer = optimizer or OptimizerConfig()
         self.step = 0
         self._built: Any = None
+        self._host = Host()
         if worker.get("parallel") is not None:
             self.model.check_layout(worker["parallel"])
         super().__init__(**worker)
@@ -52,12 +54,51 @@ class ModelWorker(MegatronWorker):
         Returns:
             How many weights this rank holds, and the device it computes on.
         """
-        self.step = 0
+        self.step, self._host = 0, Host()
         engine = load_engine("model")
         with without_megatrons_warnings():
             self._built = engine.build(self.model, self.parallel, self.device, self.optimizer, self.seed)
         count = sum(parameter.numel() for parameter in self._built.module.parameters())
         return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def offload(self, parts: tuple[str, ...] = PARTS) -> int:
+        """Move parts of the model to the host's memory, to make room on the device; gradients are dropped.
+
+        Methods that need a part that is away refuse to run, until `reload` brings it back. Training goes on as if
+        nothing had moved. On the CPU everything is done alike, and nothing is gained.
+
+        Args:
+            parts: Some of `weights`, `gradients`, `optimizer`; those that are away already stay away.
+
+        Returns:
+            Bytes that this made free on the device, of this rank.
+
+        Raises:
+            ModelConfigError: There is no such part.
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("offload", parts=())
+        return self._host.take(self._built, _checked_parts(parts))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @in_megatron
+    def reload(self, parts: tuple[str, ...] = PARTS) -> int:
+        """Bring back to the device what `offload` has moved to the host.
+
+        Args:
+            parts: Some of `weights`, `gradients`, `optimizer`; those that are not away stay as they are.
+
+        Returns:
+            Bytes that are in use again on the device, of this rank.
+
+        Raises:
+            ModelConfigError: There is no such part.
+            NotInitialisedError: `init_model` has not run.
+        """
+        self._need_model("reload", parts=())
+        return self._host.give_back(_checked_parts(parts))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron
@@ -76,7 +117,7 @@ class ModelWorker(MegatronWorker):
             CheckpointError: A rank could not write, or not in time; earlier checkpoints are as they were.
             NotInitialisedError: `init_model` has not run.
         """
-        self._need_model("save_checkpoint")
+        self._need_model("save_checkpoint", parts=("weights", "optimizer"))
         if keep is not None and keep < 1:
             raise CheckpointError(f"keep={keep} must be 1 or more, or None to keep all")
         place = CheckpointPath(Path(path).absolute(), self.step)
@@ -101,7 +142,7 @@ class ModelWorker(MegatronWorker):
             CheckpointError: There is none, or it is of another model (the first weight that differs is named).
             NotInitialisedError: `init_model` has not run.
         """
-        self._need_model("load_checkpoint")
+        self._need_model("load_checkpoint", parts=("weights", "optimizer"))
         root = Path(path).absolute()
         found: int = load_engine("checkpoint").load(self._built, self.model, root, step, optimizer=optimizer)
         self.step = found if optimizer else 0
@@ -162,7 +203,7 @@ class ModelWorker(MegatronWorker):
         Raises:
             CheckpointError: There is none, or a weight is missing or has another shape; nothing has changed then.
         """
-        self._need_model("load_hf")
+        self._need_model("load_hf", parts=("weights", "optimizer"))
         problem = reader = None
         try:
             reader = HuggingFaceReader(path, self.model)
@@ -174,9 +215,23 @@ class ModelWorker(MegatronWorker):
 
     def close(self) -> None:
         """Let go of the model, which holds on to the process groups, and of these."""
-        self._built = None
+        self._built, self._host = None, Host()
         super().close()
 
-    def _need_model(self, method: str) -> None:
+    def _need_model(self, method: str, parts: tuple[str, ...] = ("weights",)) -> None:
         if self._built is None:
             raise NotInitialisedError(f"{method} on rank {self.rank} needs the model; call init_model first")
+        away = [part for part in self._host.parts if part in parts]
+        if away:
+            raise OffloadedError(
+                f"{method} on rank {self.rank} needs the {' and '.join(away)}, which offload() has moved to the host; "
+                "call reload() first"
+            )
+
+
+def _checked_parts(parts: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(parts)
+    unknown = [part for part in chosen if part not in PARTS]
+    if unknown or isinstance(parts, str):
+        raise ModelConfigError(f"parts={parts!r} must be a tuple of some of {', '.join(PARTS)}")
+    return chosen

@@ -1,11 +1,16 @@
-"""How the next token is drawn from its logits: plain arithmetic. B rows, V known tokens."""
+"""How the next token is drawn from its logits: plain arithmetic. B rows, N new tokens, V known tokens."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from fanfold.megatron.errors import ModelConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Sampling:
         top_p: Only the most probable tokens are drawn whose probabilities add up to this (Holtzman et al. 2019,
             arXiv 1904.09751).
         stop_tokens: A row ends with the first of these, which is part of it.
-        seed: Seed of the draws.
+        seed: Seed of the draws: with it, each row has random numbers of its own, whatever rank continues it.
     """
 
     max_new_tokens: int
@@ -35,25 +40,52 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ModelConfigError(f"top_p={self.top_p} must be above 0 and at most 1")
 
-    def draw(self, logits: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    def noise(self, rows: Iterable[int]) -> torch.Tensor:
+        """Return the random numbers of rows, which depend on the seed and the row's own number alone.
+
+        Args:
+            rows: What numbers the rows: their places in the global batch, or seeds of the caller's.
+
+        Returns:
+            [B, N] float64, uniform in [0, 1).
+        """
+        drawn = [_uniform(f"{self.seed}/{row}", self.max_new_tokens) for row in rows]
+        return torch.stack(drawn) if drawn else torch.zeros(0, self.max_new_tokens, dtype=torch.float64)
+
+    def draw(self, logits: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw one token for each row.
 
         Args:
             logits: [B, V] on the CPU.
-            generator: Where randomness comes from.
+            noise: [B] float64 in [0, 1), what decides; not read at temperature 0.
 
         Returns:
             [B] tokens, and [B] float32 log-probability of each among all tokens, at this temperature (1 for 0).
         """
         log_probs = (logits.double() / (self.temperature or 1.0)).log_softmax(-1)
-        if self.temperature == 0:
-            tokens = log_probs.argmax(-1)
-        else:
-            tokens = torch.multinomial(self._kept(log_probs.exp()), 1, generator=generator).squeeze(1)
+        tokens = log_probs.argmax(-1) if self.temperature == 0 else _inverse(self._kept(log_probs.exp()), noise)
         return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1).float()
 
     def _kept(self, probabilities: torch.Tensor) -> torch.Tensor:
+        if self.top_p == 1:
+            return probabilities
         ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
         # A token stays while those before it do not yet add up to top_p: the first one always does.
         ordered = torch.where(ordered.cumsum(-1) - ordered < self.top_p, ordered, 0.0)
         return torch.zeros_like(probabilities).scatter(-1, places, ordered)
+
+
+def _uniform(seed: str, count: int) -> torch.Tensor:
+    digest = hashlib.sha256(seed.encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.rand(count, generator=generator, dtype=torch.float64)
+
+
+def _inverse(weights: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    # By the inverse of the cumulative distribution: a difference in the last bits of the logits, as between layouts,
+    # almost never changes the token, which it would with draws whose number depends on the batch.
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1:].contiguous()
+    places = torch.searchsorted(cumulative, noise[:, None] * total, right=True)
+    last = torch.searchsorted(cumulative, total)  # where rounding went up to the very end
+    return torch.minimum(places, last).squeeze(1)

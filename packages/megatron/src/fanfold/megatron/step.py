@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fanfold.megatron import passes
 from fanfold.megatron.agreement import share_numbers
+from fanfold.megatron.vocab import log_probs_and_entropy
 
 from megatron.core import parallel_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fanfold.megatron.agreement import StepPlan
     from fanfold.megatron.losses import TokenLoss
@@ -48,7 +49,7 @@ def forward_backward(built: Built, rows: Rows, plan: StepPlan, loss: TokenLoss) 
     built.wrapped.train()
     built.wrapped.zero_grad_buffer()
     built.optimizer.zero_grad()
-    forward = partial(_forward, loss=loss, targets=plan.targets)
+    forward = partial(_forward, loss=loss, targets=plan.targets, head=built.head)
     reports = passes.run(built, rows, plan, forward, backward=True)
     sums, names = _summed(reports, plan, built.device)
     return _losses(sums, names, len(rows), plan, built)
@@ -69,17 +70,41 @@ def apply_gradients(built: Built) -> tuple[float, bool]:
 
 
 def _forward(
-    micro_batches: Iterator[Rows], module: Any, *, loss: TokenLoss, targets: float
+    micro_batches: Iterator[Rows], module: Any, *, loss: TokenLoss, targets: float, head: str
 ) -> tuple[torch.Tensor, Any]:
     rows = next(micro_batches)
-    negative_log_probs = module(rows.tokens, passes.positions(rows), None, labels=rows.labels)
-    return negative_log_probs, partial(_sum_up, rows=rows, loss=loss, targets=targets)
+    temperature, entropy = float(getattr(loss, "temperature", 1.0)), bool(getattr(loss, "reads_entropy", False))
+    places = passes.positions(rows)
+    if head == "value":
+        output, read = module(rows.tokens, places, None), _values
+    elif temperature != 1.0 or entropy:
+        output, read = module(rows.tokens, places, None), partial(_scores, temperature=temperature, entropy=entropy)
+    else:
+        output, read = module(rows.tokens, places, None, labels=rows.labels), _log_probs
+    return output, partial(_sum_up, read=read, rows=rows, loss=loss, targets=targets)
+
+
+def _values(output: torch.Tensor, _rows: Rows) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return output.squeeze(-1).float(), {}
+
+
+def _log_probs(output: torch.Tensor, _rows: Rows) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return -output.float(), {}
+
+
+def _scores(
+    output: torch.Tensor, rows: Rows, *, temperature: float, entropy: bool
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    group = parallel_state.get_tensor_model_parallel_group()
+    log_probs, of_all = log_probs_and_entropy(output, rows.labels, group, temperature=temperature)
+    return log_probs, {"entropy": of_all} if entropy else {}
 
 
 def _sum_up(
-    negative_log_probs: torch.Tensor, *, rows: Rows, loss: TokenLoss, targets: float
+    output: torch.Tensor, *, read: Callable[..., Any], rows: Rows, loss: TokenLoss, targets: float
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    losses, further = loss(-negative_log_probs.float(), rows.columns)
+    outputs, added = read(output, rows)
+    losses, further = loss(outputs, {**rows.columns, **added})
     row_sums = _counted(losses, rows).sum(1)
     # Megatron's third form, with a count of tokens that nobody divides by (see model._finalize).
     count = torch.zeros((), dtype=torch.int, device=row_sums.device)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from fanfold.dataproto import DataProto
 from fanfold.dispatch import NoCallError, current_call, make_nd_compute_dataproto_dispatch_fn, register
 from fanfold.megatron.agreement import StepPlan, agree_on_step
-from fanfold.megatron.errors import BatchError, LayoutError, ModelConfigError, NonFiniteLossError
+from fanfold.megatron.errors import BatchError, HeadError, LayoutError, ModelConfigError, NonFiniteLossError
 from fanfold.megatron.losses import CrossEntropy, TokenLoss
 from fanfold.megatron.model_worker import ModelWorker
+from fanfold.megatron.offload import PARTS
+from fanfold.megatron.rollout import rollout_columns, row_seeds
 from fanfold.megatron.rows import RowLimits, Rows, read_rows
 from fanfold.megatron.worker import MESH, in_megatron, load_engine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
     from fanfold.megatron.sampling import Sampling
 
-_RESPONSES = ("responses", "response_mask", "response_log_probs")
 _BY_DATA_PARALLEL = make_nd_compute_dataproto_dispatch_fn(mesh_name=MESH)
 
 
@@ -58,7 +61,8 @@ class MegatronTrainer(ModelWorker):
             batch: `input_ids` [B, T], `attention_mask` [B, T], and where given `position_ids` [B, T] and `loss_mask`
                 [B, T] (1 for the tokens whose prediction counts; all but the first of a row when left out), and the
                 columns that the loss reads.
-            loss: What a target costs: the cross-entropy when left out, a `PolicyGradient`, or your own `TokenLoss`.
+            loss: What a target costs: the cross-entropy when left out, a `PolicyGradient`, for value models a
+                `ValueLoss`, or your own `TokenLoss`.
 
         Returns:
             `loss` [B] float32, the mean over the row's targets (0 for a row without any), and `targets` [B]; in
@@ -68,10 +72,13 @@ class MegatronTrainer(ModelWorker):
         Raises:
             BatchError: Some rank's rows cannot be used, with the rank and the row; nothing has changed.
             NonFiniteLossError: The loss or the gradient is not finite; nothing has changed.
+            HeadError: The loss is for the other kind of model.
             NotInitialisedError: `init_model` has not run.
+            OffloadedError: Something of the model is on the host.
         """
-        self._need_model("train_model")
+        self._need_model("train_model", PARTS)
         step, loss = load_engine("step"), loss or CrossEntropy()
+        self._need_head("train_model with this loss", getattr(loss, "head", self.model.head))
         plan, rows = self._agree(batch, loss.columns)
         plan.refuse_nothing()
         losses = step.forward_backward(self._built, rows, plan, loss)
@@ -107,9 +114,12 @@ class MegatronTrainer(ModelWorker):
 
         Raises:
             BatchError: As for `train_model`, and for a temperature that is not above 0.
+            HeadError: This is a value model.
             NotInitialisedError: `init_model` has not run.
+            OffloadedError: The weights are on the host.
         """
         self._need_model("compute_log_prob")
+        self._need_head("compute_log_prob", "language")
         if not temperature > 0:
             raise BatchError(f"temperature={temperature} must be above 0")
         plan, rows = self._agree(batch)
@@ -119,25 +129,55 @@ class MegatronTrainer(ModelWorker):
 
     @register(dispatch_mode=_BY_DATA_PARALLEL)
     @in_megatron
+    def compute_values(self, batch: DataProto) -> DataProto:
+        """Say what a value model (`ModelConfig(head="value")`) expects before each token; nothing changes.
+
+        Args:
+            batch: As for `train_model`.
+
+        Returns:
+            `values` [B, T] float32, at the place of each token what was said before it, as `log_probs` are; 0 for the
+            first token of a row and for padding.
+
+        Raises:
+            BatchError: As for `train_model`.
+            HeadError: This is a language model.
+            NotInitialisedError: `init_model` has not run.
+            OffloadedError: The weights are on the host.
+        """
+        self._need_model("compute_values")
+        self._need_head("compute_values", "value")
+        plan, rows = self._agree(batch)
+        values = load_engine("scoring").value(self._built, rows, plan)
+        return DataProto.from_dict(tensors={"values": rows.at_callers_positions(values)})
+
+    @register(dispatch_mode=_BY_DATA_PARALLEL)
+    @in_megatron
     def generate(self, batch: DataProto, sampling: Sampling) -> DataProto:
         """Continue rows, computing each row anew for each token: for tests and small models, not for serving.
 
-        Greedy continuations (temperature 0) are the same in every layout; draws depend on the seed, the data-parallel
-        rank and the place of the row in its share.
+        The random numbers of a row depend on the seed and on its place in the global batch, or on its own number in
+        the column `seeds`: continuations are the same in every layout.
 
         Args:
-            batch: `input_ids` and `attention_mask` as for `train_model`; N tokens are added behind each row's last one.
+            batch: `input_ids` [B, T] and `attention_mask` [B, T] as for `train_model`, padded at either end; and where
+                given `seeds` [B] int64, instead of the rows' places.
             sampling: How tokens are drawn.
 
         Returns:
-            `responses` [B, N] int64, `response_mask` [B, N] (1 where there is a token), `response_log_probs` [B, N].
+            `responses` [B, N] int64, `response_mask` [B, N] (1 where there is a token), `response_log_probs` [B, N]
+            float32; and prompt with response as rows that can be scored and trained on: `input_ids`, `attention_mask`,
+            `position_ids`, and `loss_mask` (1 for the response), each [B, T + N] int64.
 
         Raises:
             LayoutError: The layout has pipeline stages or context ranks.
             BatchError: As for `train_model`, and where rows would grow longer than the model allows.
+            HeadError: This is a value model.
             NotInitialisedError: `init_model` has not run.
+            OffloadedError: The weights are on the host.
         """
         self._need_model("generate")
+        self._need_head("generate", "language")
         if self.parallel.pipeline > 1 or self.parallel.context > 1:
             raise LayoutError(
                 f"generate runs on tensor and data parallel ranks; the layout is {self.parallel}. Load the weights "
@@ -145,23 +185,37 @@ class MegatronTrainer(ModelWorker):
             )
         limits = self._limits()
         room = replace(limits, max_sequence_length=limits.max_sequence_length - sampling.max_new_tokens)
-        _, rows = self._agree(batch, limits=room)
-        generator = torch.Generator().manual_seed(sampling.seed * 1_000_003 + self.data_parallel_rank)
-        made = load_engine("generation").generate(self._built, rows, sampling, limits.multiple, generator)
-        return DataProto.from_dict(tensors=dict(zip(_RESPONSES, made, strict=True)))
+        columns = _columns(batch)
+        plan, rows = self._agree(batch, limits=room, check=row_seeds)
+        seeds = row_seeds(columns)
+        places = range(plan.first_row, plan.first_row + len(rows))
+        noise = sampling.noise(places if seeds is None else seeds)
+        made = load_engine("generation").generate(self._built, rows, sampling, noise, at_once=self.micro_batch_size)
+        return DataProto.from_dict(tensors=rollout_columns(columns["input_ids"], columns["attention_mask"], made))
+
+    def _need_head(self, method: str, head: str) -> None:
+        if head != self.model.head:
+            raise HeadError(
+                f"{method} needs a {head} model, and this is a {self.model.head} model; "
+                f"say ModelConfig(head={head!r}) where it is made"
+            )
 
     def _agree(
-        self, batch: DataProto, further: tuple[str, ...] = (), limits: RowLimits | None = None
+        self,
+        batch: DataProto,
+        further: tuple[str, ...] = (),
+        limits: RowLimits | None = None,
+        check: Callable[[Mapping[str, torch.Tensor]], object] | None = None,
     ) -> tuple[StepPlan, Rows]:
-        rows = self._read(batch, further, limits or self._limits())
-        return agree_on_step(rows, self.parallel, self.micro_batch_size, self.tensor_device)
-
-    def _read(self, batch: DataProto, further: tuple[str, ...], limits: RowLimits) -> Rows | BatchError:
-        # Returned, not raised: the other ranks have to hear of it before anyone leaves.
+        columns = _columns(batch)
+        rows: Rows | BatchError
         try:
-            return read_rows(_columns(batch), limits, padding=_padding_rows(), extra=further)
+            rows = read_rows(columns, limits or self._limits(), padding=_padding_rows(), extra=further)
+            if check is not None:
+                check(columns)
         except BatchError as error:
-            return error
+            rows = error  # not raised here: the other ranks have to hear of it before anyone leaves
+        return agree_on_step(rows, self.parallel, self.micro_batch_size, self.tensor_device)
 
     def _limits(self) -> RowLimits:
         parallel = self.parallel

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EMBEDDING = "embedding.word_embeddings.weight"
 OUTPUT = "output_layer.weight"
+VALUE = "value_head.weight"
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 
 
@@ -60,6 +61,7 @@ _DIVISIONS: Mapping[str, Division] = MappingProxyType(
     {
         EMBEDDING: Division(0),
         OUTPUT: Division(0),
+        VALUE: Division(),
         "self_attention.linear_qkv.weight": Division(0),
         "self_attention.linear_proj.weight": Division(1),
         "mlp.linear_fc1.weight": Division(0, pieces=2),
@@ -98,6 +100,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for number in range(config.num_layers):
         shapes |= {f"decoder.layers.{number}.{name}": shape for name, shape in layer.items()}
     shapes["decoder.final_layernorm.weight"] = (hidden,)
+    if config.head == "value":
+        return {**shapes, VALUE: (1, hidden)}
     return shapes if config.share_embeddings else {**shapes, OUTPUT: (config.vocab_size, hidden)}
 
 

@@ -25,6 +25,7 @@ from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
 from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.passing import Assembled
+from fanfold.ray.profiling import Profiles, ProfileWindow
 from fanfold.ray.rendezvous import HeldPort, in_collectives
 from fanfold.ray.results import header_and_payload
 from fanfold.ray.sidedoor import SideDoor
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
 # A module of this name does not exist, so Ray ships the generated class itself instead of its name.
 _GENERATED_MODULE = "fanfold.ray.generated"
-_OWN_STATE = frozenset({"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door", "_fanfold_generation"})
+_OWN_STATE = frozenset(
+    {"_fanfold_instance", "_fanfold_port", "_fanfold_desk", "_fanfold_door", "_fanfold_generation", "_fanfold_profiles"}
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,7 @@ class RankProcess:
     _fanfold_desk: Desk | None = None
     _fanfold_door: SideDoor | None = None
     _fanfold_generation: int = 0
+    _fanfold_profiles: Profiles | None = None
 
     def __getattr__(self, name: str) -> Any:
         # For __ray_call__ and Ray's own questions: whoever looks at the actor sees the user's object.
@@ -141,8 +145,14 @@ class SyncRankProcess(RankProcess):
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
-            result = finished(_begun(self, order, values))
+            with _profiles(self).around(order.context.method):
+                result = finished(_begun(self, order, values))
         return _returned(self, order, result)
+
+    def fanfold_profile(self, window: ProfileWindow) -> list[str]:
+        """Profile calls to come."""
+        with errors_travel():
+            return _profiles(self).open(window)
 
 
 class AsyncRankProcess(RankProcess):
@@ -171,8 +181,14 @@ class AsyncRankProcess(RankProcess):
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
-            result = await finished_in_loop(_begun(self, order, values))
+            with _profiles(self).around(order.context.method):
+                result = await finished_in_loop(_begun(self, order, values))
         return _returned(self, order, result)
+
+    async def fanfold_profile(self, window: ProfileWindow) -> list[str]:
+        """Profile calls to come."""
+        with errors_travel():
+            return _profiles(self).open(window)
 
 
 def rank_class(cls: type) -> type:
@@ -270,6 +286,7 @@ def _recipe_on_rank(
     answers["collectives"] = in_collectives
     process._fanfold_desk = desk  # noqa: SLF001  # as above
     process._fanfold_generation = birth.generation  # noqa: SLF001  # as above
+    process._fanfold_profiles = Profiles(birth.info.rank)  # noqa: SLF001  # as above
     host, actor_id = ray.util.get_node_ip_address(), str(ray.get_runtime_context().get_actor_id())
     process._fanfold_door = SideDoor(host, birth.secret, actor_id, answers)  # noqa: SLF001  # as above
     return recipe.open()  # type: ignore[no-any-return]
@@ -317,6 +334,10 @@ def _target(process: RankProcess, method: str) -> Callable[..., Any]:
 
 def _desk(process: RankProcess) -> Desk:
     return process._fanfold_desk or Desk(0)  # noqa: SLF001  # as above
+
+
+def _profiles(process: RankProcess) -> Profiles:
+    return process._fanfold_profiles or Profiles(0)  # noqa: SLF001  # as above
 
 
 def _task_id() -> str:

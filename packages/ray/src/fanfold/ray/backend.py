@@ -31,7 +31,7 @@ from fanfold.worker import (
 )
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +55,7 @@ class RayBackend:
         use_gpu: Whether the actors take their share of the pool's GPUs.
         watcher: Hears of a start.
         visible_devices: "own": a rank sees its own devices, as Ray shows them; "node": those of all ranks on its node.
+        runtime_env: What goes into the runtime environment of each actor besides what its recipe wants.
         class_name: Name of the workers' class, where they are not started here.
         answers: By rank, what it said of itself, where it was not started here.
 
@@ -76,6 +77,7 @@ class RayBackend:
         use_gpu: bool = True,
         watcher: StartWatcher | None = None,
         visible_devices: str = "own",
+        runtime_env: Mapping[str, Any] | None = None,
         class_name: str = "",
         answers: Mapping[int, RankAnswer] | None = None,
     ) -> None:
@@ -97,6 +99,7 @@ class RayBackend:
         self._use_gpu = use_gpu
         self._watcher = watcher
         self._visible_devices = visible_devices
+        self._runtime_env = dict(runtime_env or {})
         self._class_name = class_name
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
@@ -132,6 +135,7 @@ class RayBackend:
             master_port_range=port_range or self._master_port_range,
             watcher=self._watcher,
             visible_devices=self._visible_devices,
+            runtime_env=self._runtime_env,
         )
 
     def renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
@@ -319,7 +323,7 @@ def _obituary(rank: StartedRank, answer: RankAnswer | None) -> WorkerLostError |
     # Also for workers whose names are elsewhere or unknown: those answer, or are busy.
     try:
         value_of(rank.door.__ray_ready__.remote(), _LAST_WORDS)
-    except RayActorError as error:
+    except (RayActorError, OutOfMemoryError) as error:
         return obituary(error, answer)
     except GetTimeoutError:
         return None

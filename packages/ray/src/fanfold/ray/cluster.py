@@ -62,6 +62,13 @@ def node_addresses() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
 
 
+def head_node() -> str:
+    """Return the id of the node that the cluster's own tables are on; any living one where none says that it is."""
+    living = [node for node in ray.nodes() if node["Alive"]]
+    heads = [node for node in living if "node:__internal_head__" in node["Resources"]]
+    return str((heads or living)[0]["NodeID"])
+
+
 def cluster_has(resource: str) -> bool:
     """Say whether any living node has some of a resource."""
     return any(node["Alive"] and node["Resources"].get(resource, 0.0) > 0 for node in ray.nodes())

@@ -12,12 +12,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from fanfold.ray.cluster import head_node
 from fanfold.ray.manifest import Manifest, custodian_name
 from fanfold.ray.names import actor_named
 from fanfold.ray.naming import pools_of, worker_names_of
 from fanfold.ray.stopping import end_workers, remove_unshared, say_goodbye
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +153,13 @@ def create_custodian(group: str, namespace: str, keep_for: float | None) -> Acto
         ValueError: Ray's own, for a name that is taken.
     """
     actor: Any = ray.remote(Custodian).options(
-        name=custodian_name(group), namespace=namespace, lifetime="detached", num_cpus=0, max_concurrency=8
+        name=custodian_name(group),
+        namespace=namespace,
+        lifetime="detached",
+        num_cpus=0,
+        max_concurrency=8,
+        # Where the cluster's own tables are: a node that is lost takes ranks along, but not what tells of them.
+        scheduling_strategy=NodeAffinitySchedulingStrategy(head_node(), soft=True),
     )
     return actor.remote(group, namespace, keep_for)
 

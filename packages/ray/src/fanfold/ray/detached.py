@@ -15,7 +15,7 @@ from fanfold.worker.worker import overrides_hook
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,12 @@ class Detachment:
             placement_groups=backend.pool.pgs,
             says_goodbye=overrides_hook(cls, "on_stop"),
         )
-        value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
+        try:
+            value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
+        except RayActorError:  # it died while the ranks started: they are there, and it is made anew
+            self.custodian = _claim(self.group, self.namespace, self.keep_for)
+            self.begin([member.name for member in members], [place.placement_group for place in backend.places])
+            value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
 
     def abandon(self) -> None:
         """Give the name back: the group did not come to be."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fanfold.ray.arguments import existing_members, meeting_point, placement_of, recipe_of, uses_gpu, visibility
+from fanfold.ray.arguments import existing_members, meeting_point, recipe_of, uses_gpu, visibility
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
 from fanfold.ray.detached import AtHome, Presence, tell_meshes
 from fanfold.ray.discovery import (
     FoundGroup,
-    answers_of,
     check_fit,
     class_from,
     find_group,
@@ -22,18 +21,17 @@ from fanfold.ray.errors import BrokenGroupError
 from fanfold.ray.ledger import CallLedger, phase, recording
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
+from fanfold.ray.profiling import nsight_environment
+from fanfold.ray.ranks import RanksOnCluster
 from fanfold.ray.registry import stop_group
-from fanfold.ray.renewing import renewed_ranks, tell_of_repair
 from fanfold.ray.repairs import Action, Decision, FailurePolicy, Repairs, as_policy
 from fanfold.ray.uv_run import warn_of_uv_run
 from fanfold.worker import (
     CALL_LIMIT,
     START_LIMIT,
     STOP_LIMIT,
-    Deadline,
     GroupUsageError,
     StartedRank,
-    WorkerGroup,
 )
 from fanfold.worker.bind import check_class
 from fanfold.worker.group import unique_prefix
@@ -42,13 +40,11 @@ from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fanfold.dispatch import CallPlan, Mesh, MethodSpec
     from fanfold.ray.answers import RankAnswer
-    from fanfold.ray.bundles import RankPlacement
     from fanfold.ray.refs import Actor
-    from fanfold.worker import Call
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -58,7 +54,7 @@ else:
     WorkerT = TypeVar("WorkerT")
 
 
-class RayWorkerGroup(WorkerGroup[WorkerT]):
+class RayWorkerGroup(RanksOnCluster[WorkerT]):
     """One worker in each bundle of a pool; the methods that its class registers are methods of the group.
 
     Args:
@@ -83,6 +79,8 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             a `FailurePolicy` with limits.
         collectives: Whether ranks are bound to each other, so that one alone cannot be started anew; None: when a rank
             is a member of a torch process group.
+        profile_steps: Which steps are to be profiled by Nsight Systems; None: the ranks do not run under it.
+        worker_nsight_options: Nsight's options as Ray takes them, such as `{"trace": "cuda,nvtx"}`.
         start_timeout: Seconds until all ranks have built their workers.
         call_timeout: Seconds for one call, where the method itself says nothing else.
         warn_after: Seconds after which a call that is waited for logs where its ranks are; None: never.
@@ -118,12 +116,15 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         keep_for: float | str | None = None,
         on_failure: FailurePolicy | Action | Decision = "raise",
         collectives: bool | None = None,
+        profile_steps: Sequence[int] | None = None,
+        worker_nsight_options: Mapping[str, Any] | None = None,
         start_timeout: float = START_LIMIT,
         call_timeout: float = CALL_LIMIT,
         warn_after: float | None = WARN_AFTER,
     ) -> None:
         require_cluster("a worker group")
         recipe, policy = recipe_of(ray_cls_with_init), as_policy(on_failure)
+        runtime_env = nsight_environment(profile_steps, worker_nsight_options)
         where = current_namespace() if namespace is None else namespace
         if resource_pool is None:
             self._join(
@@ -150,6 +151,7 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
                 master_port_range=master_port_range,
                 use_gpu=uses_gpu(pool, use_gpu, device_name),
                 visible_devices=visibility(visible_devices),
+                runtime_env=runtime_env,
             )
             super().__init__(
                 pool,
@@ -168,11 +170,6 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
             self._take_over(pool)
         self._live(where, birth.custodian, birth.keep_for, birth)
         self._repairs, self._collectives = Repairs(policy), collectives
-
-    @property
-    def _backend(self) -> RayBackend:
-        assert isinstance(self._ranks.backend, RayBackend)  # no other is ever made here
-        return self._ranks.backend
 
     def _join(  # noqa: PLR0913, PLR0917
         self,
@@ -303,23 +300,6 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         with phase("plan"):
             return super().plan(spec, function, args, kwargs, options)
 
-    @property
-    def workers(self) -> list[Actor]:
-        """The workers' actor handles, in rank order: plain Ray handles, for `handle.method.remote()` and all else."""
-        return [self._members[rank].door for rank in self.ranks]
-
-    def placement(self) -> list[RankPlacement]:
-        """Return where each rank runs, in rank order; ranks that others started are asked, and are left out if busy."""
-        unknown = [self._members[rank] for rank in self.ranks if rank not in self._backend.answers]
-        found = dict(
-            zip([member.rank for member in unknown], answers_of([member.door for member in unknown]), strict=True)
-        )
-        self._backend.answers.update({rank: answer for rank, answer in found.items() if answer is not None})
-        bundles = self.resource_pool.bundles() if isinstance(self.resource_pool, RayResourcePool) else []
-        indices = {place.rank: place.bundle_index for place in bundles}
-        known = [(self._members[rank], self._backend.answers.get(rank)) for rank in self.ranks]
-        return [placement_of(member, said, indices.get(member.rank)) for member, said in known if said is not None]
-
     def mesh(self, name: str) -> Mesh:
         """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.
 
@@ -331,54 +311,6 @@ class RayWorkerGroup(WorkerGroup[WorkerT]):
         if not known and name in self._meshes and self._custodian is not None:
             tell_meshes(self._custodian, self._ranks.meshes)
         return mesh
-
-    def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
-        """Kill ranks and start them anew in their bundles, under their names; returns which.
-
-        Where the worker class has a method `on_rejoin(ranks)`, it is then called on every rank that is free, with the
-        generation of each new rank by its number, so that ranks can find each other again.
-
-        Args:
-            ranks: Which ones; those that are gone or still inside a call that has ended, unless given.
-            timeout: Seconds until they have built their workers.
-
-        Raises:
-            CollectiveGroupError: Other ranks are members of collectives; all have to be started anew.
-            GroupUsageError: The group did not start its ranks.
-            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
-        """
-        self._check_open(self.recover)
-        return renewed_ranks(self, ranks, Deadline(timeout, f"the recovery of ranks of {self!r}"))
-
-    def replace(self, ranks: int | Iterable[int], timeout: float = START_LIMIT) -> dict[int, int]:
-        """Start ranks anew, as `recover` does; returns the generation of each by its number.
-
-        What the old ones had returned to calls that nobody has asked for yet is refused from now on.
-
-        Raises:
-            CollectiveGroupError: Other ranks are members of collectives; all have to be started anew.
-            GroupUsageError: The group did not start its ranks, or has no such rank.
-            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
-        """
-        renewed = self.recover([ranks] if isinstance(ranks, int) else list(ranks), timeout)
-        return {rank: self._backend.answers[rank].generation for rank in renewed}
-
-    def restart_all(self, timeout: float = START_LIMIT) -> dict[int, int]:
-        """Start all ranks anew, which meet at a new port; returns the generation of each. Load a checkpoint then.
-
-        Raises:
-            GroupUsageError: The group did not start its ranks.
-            WorkerStartError: One could not build its worker, or `on_rejoin` failed.
-        """
-        return self.replace(range(len(self._members)), timeout)
-
-    def note_ended(self, call: Call) -> None:
-        """Know that a call has ended: ranks may still be inside it, others may be gone and are started anew then."""
-        super().note_ended(call)
-        # A rank that another call has met and that is a new one by now is not lost once more.
-        lost = [member.rank for member in call.lost() if self._members[member.rank].door is member.door]
-        if lost and not self._ranks.closed:
-            tell_of_repair(self, lost)
 
     def close(self) -> None:
         """End the ranks, rank 0 last; a detached or attached group, or a part, only lets go. Closing twice is fine."""

@@ -138,5 +138,8 @@ def _function(function: Any) -> str:
 
 
 def _parameters(cls: type, name: str) -> str:
-    parameters = inspect.signature(getattr(cls, name)).parameters.values()
+    # `ray.remote(cls)` adds this one to the methods of the class that it is given, in place: no caller ever passes it.
+    named = dict(inspect.signature(getattr(cls, name)).parameters)
+    named.pop("_ray_trace_ctx", None)
+    parameters = named.values()
     return "(" + ", ".join(f"{p.kind.name} {p.name}{'' if p.default is p.empty else ' ='}" for p in parameters) + ")"

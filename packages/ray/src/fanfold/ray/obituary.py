@@ -21,7 +21,6 @@ _AWAY_LIMIT = 2.0  # seconds for another node to say what it knows: the error mu
 
 _REASONS = (
     ("killed by `ray.kill`", "it was killed by ray.kill"),
-    ("low on memory", "Ray killed it because its node ran out of memory"),
     ("placement group", "its placement group was removed"),
     ("node has died", "its node is gone"),
     ("node died", "its node is gone"),
@@ -71,6 +70,8 @@ def who(error: BaseException, answer: RankAnswer | None) -> str:
 
 def reason_of(text: str) -> tuple[str, int | None]:
     """Return Ray's many words in few, and the exit status where there is one."""
+    if "low on memory" in text:
+        return killed_for_memory(text), None
     status = re.search(r"exit code (-?\d+)", text)
     if status is not None:
         return f"its process ended with exit status {status[1]}", int(status[1])
@@ -80,6 +81,14 @@ def reason_of(text: str) -> tuple[str, int | None]:
     if "End of file" in text:
         return _SILENT, None
     return " ".join(line.strip() for line in text.splitlines() if not line.startswith("\t")), None
+
+
+def killed_for_memory(text: str) -> str:
+    """Say in few words what Ray's memory monitor says in many, which lists everything that runs on the node."""
+    numbers = re.search(r"was (?:running was )?([\d.]+GB)(?: used)? / ([\d.]+GB)", text)
+    return "Ray killed it because its node ran out of memory" + (
+        f" ({numbers[1]} of {numbers[2]} were in use; the memory of the host, not of a GPU)" if numbers else ""
+    )
 
 
 def last_words(answer: RankAnswer) -> LastWords | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fanfold.ray.memory import memory_note
 from fanfold.ray.obituary import obituary
 from fanfold.ray.origins import lost_part
 from fanfold.ray.refs import Ref, value_of
@@ -15,6 +16,7 @@ from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
     ObjectLostError,
+    OutOfMemoryError,
     RayActorError,
     RayTaskError,
     WorkerCrashedError,
@@ -44,8 +46,8 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
     try:
         return Success(value_of(reference, limit))
     except RayTaskError as error:  # first: of a lost argument it is a RayActorError too
-        return _failure_of_method(error)
-    except (RayActorError, WorkerCrashedError) as error:
+        return _failure_of_method(error, answer_behind(reference.task_id().actor_id().hex()))
+    except (RayActorError, WorkerCrashedError, OutOfMemoryError) as error:
         actor_id = reference.task_id().actor_id().hex()
         return Failure(obituary(error, answer_behind(actor_id)), lost=not isinstance(error, ActorUnavailableError))
     except GetTimeoutError:
@@ -57,11 +59,11 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
 def failure_of(error: Exception) -> Failure:
     """Return what an error of Ray's means, as far as it can be told without asking anybody."""
     if isinstance(error, RayTaskError):
-        return _failure_of_method(error)
+        return _failure_of_method(error, None)
     return Failure(lost_part(error) if isinstance(error, ObjectLostError) else error)
 
 
-def _failure_of_method(error: RayTaskError) -> Failure:
+def _failure_of_method(error: RayTaskError, answer: RankAnswer | None) -> Failure:
     cause, text = error.cause if isinstance(error.cause, BaseException) else error, str(error)
     method = _METHOD.search(text)
     if method is not None and _CALL_FRAME not in text:  # the method was left behind: its result was being sent
@@ -69,7 +71,8 @@ def _failure_of_method(error: RayTaskError) -> Failure:
         cause = NotPicklableError(f"{what} cannot travel to the driver: {type(cause).__name__}: {cause}")
     if isinstance(cause, ObjectLostError):  # an argument, before the method began
         return Failure(lost_part(cause))
-    return Failure(cause, tidy_trace(text), when=when_raised(cause))
+    trace = "\n".join(filter(None, [tidy_trace(text), memory_note(cause, answer)]))
+    return Failure(cause, trace, when=when_raised(cause))
 
 
 def tidy_trace(text: str) -> str:

@@ -13,11 +13,13 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fanfold.ray.errors import StoreFullError
 from fanfold.worker import NotPicklableError
 
 import ray
 from ray import cloudpickle
 from ray.actor import ActorHandle
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,6 +136,11 @@ def put(value: Any, what: str) -> ray.ObjectRef[Any]:
     """
     try:
         return ray.put(value)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise StoreFullError(
+            f"{what} has no room in this node's object store, nor in what that spills to: {error}. Free results and "
+            "calls that nobody needs, start Ray with a larger --object-store-memory, or look at `fanfold doctor`"
+        ) from error
     except Exception as error:  # a user's __reduce__ may raise anything
         raise NotPicklableError(f"{what} cannot travel to another rank: {type(error).__name__}: {error}") from error
 

@@ -12,13 +12,13 @@ from fanfold.worker.starting import renew_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fanfold.ray.group import RayWorkerGroup
+    from fanfold.ray.ranks import RanksOnCluster
     from fanfold.worker import StartedRank
 
 _REJOIN = "on_rejoin"
 
 
-def renewed_ranks(group: RayWorkerGroup[Any], which: Iterable[int] | None, deadline: Deadline) -> list[int]:
+def renewed_ranks(group: RanksOnCluster[Any], which: Iterable[int] | None, deadline: Deadline) -> list[int]:
     """Start ranks anew, let every rank hear of it, and let a detached group's custodian know.
 
     Raises:
@@ -36,16 +36,17 @@ def renewed_ranks(group: RayWorkerGroup[Any], which: Iterable[int] | None, deadl
     if renewed:
         if group._birth.value is not None:  # noqa: SLF001  # as above
             group._birth.value.settle(ranks.members, ranks.cls)  # noqa: SLF001  # as above
+            group._custodian = group._birth.value.custodian  # noqa: SLF001  # as above; it may be a new one
         rejoin(group, renewed, deadline)
     return renewed
 
 
-def _in_trouble(group: RayWorkerGroup[Any]) -> list[int]:
+def _in_trouble(group: RanksOnCluster[Any]) -> list[int]:
     ranks = group._ranks  # noqa: SLF001  # as above
     return sorted({member.rank for member, _ in ranks.busy()} | set(group._backend.lost(ranks.members)))  # noqa: SLF001
 
 
-def refuse_with_collectives(group: RayWorkerGroup[Any], wanted: Sequence[int]) -> None:
+def refuse_with_collectives(group: RanksOnCluster[Any], wanted: Sequence[int]) -> None:
     """Refuse to start some ranks anew where the others could never talk to them.
 
     Raises:
@@ -65,7 +66,7 @@ def refuse_with_collectives(group: RayWorkerGroup[Any], wanted: Sequence[int]) -
     )
 
 
-def rejoin(group: RayWorkerGroup[Any], renewed: Sequence[int], deadline: Deadline) -> None:
+def rejoin(group: RanksOnCluster[Any], renewed: Sequence[int], deadline: Deadline) -> None:
     """Call `on_rejoin` on all ranks at once, those that are busy too, and wait for those that are free.
 
     Raises:
@@ -93,7 +94,7 @@ def _check(member: StartedRank, outcome: Any, deadline: Deadline) -> None:
         ) from outcome.error
 
 
-def tell_of_repair(group: RayWorkerGroup[Any], lost: Sequence[int]) -> None:
+def tell_of_repair(group: RanksOnCluster[Any], lost: Sequence[int]) -> None:
     """Do what the group's failure policy says, and write into the report of each lost rank what that was."""
     told = {rank: error for rank, error in group._backend.obituaries.items() if rank in lost}  # noqa: SLF001  # as above
     report = lost_ranks_error(repr(group), told)

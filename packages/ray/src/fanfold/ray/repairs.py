@@ -14,10 +14,10 @@ from fanfold.worker import START_LIMIT, GroupUsageError, WorkerLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fanfold.ray.group import RayWorkerGroup
+    from fanfold.ray.ranks import RanksOnCluster
 
 Action: TypeAlias = Literal["raise", "replace", "restart_all"]
-Decision: TypeAlias = "Callable[[RayWorkerGroup[Any], WorkerLostError], Action | None]"
+Decision: TypeAlias = "Callable[[Any, WorkerLostError], Action | None]"  # its first argument is the RayWorkerGroup
 
 _ACTIONS = ("raise", "replace", "restart_all")
 
@@ -79,7 +79,7 @@ class Repairs:
     def __reduce__(self) -> tuple[type[Repairs], tuple[FailurePolicy]]:
         return Repairs, (FailurePolicy(),)  # only the process that started the ranks can start them anew
 
-    def react(self, group: RayWorkerGroup[Any], report: WorkerLostError) -> str:
+    def react(self, group: RanksOnCluster[Any], report: WorkerLostError) -> str:
         """Do what the policy says about these lost ranks; return what was done in words, nothing for "raise"."""
         if self.policy.action == "raise":
             return ""
@@ -92,7 +92,7 @@ class Repairs:
             except Exception as error:  # noqa: BLE001  # told in the report of the lost ranks, which is the first cause
                 return f"and its failure policy failed: {type(error).__name__}: {error}"
 
-    def _act(self, group: RayWorkerGroup[Any], report: WorkerLostError) -> str:
+    def _act(self, group: RanksOnCluster[Any], report: WorkerLostError) -> str:
         action = self.policy.action(group, report) if callable(self.policy.action) else self.policy.action
         if action == "replace":
             return f"started anew: {_in_words(group.replace(report.ranks, self.policy.timeout))}"

@@ -67,6 +67,7 @@ class Circumstances:
         master_port_range: From which ports it is chosen, the last one excluded; any if None.
         watcher: Hears of the start.
         visible_devices: "own": a rank sees its own devices, as Ray shows them; "node": those of all ranks on its node.
+        runtime_env: What goes into the runtime environment of each actor besides what its recipe wants.
     """
 
     namespace: str
@@ -77,6 +78,7 @@ class Circumstances:
     master_port_range: tuple[int, int] | None = None
     watcher: StartWatcher | None = None
     visible_devices: str = "own"
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -137,6 +139,8 @@ class Launch:
             "scheduling_strategy": PlacementGroupSchedulingStrategy(place.placement_group, place.bundle_index),
             **self.circumstances.share,
         }
+        if self.circumstances.runtime_env:
+            options["runtime_env"] = dict(self.circumstances.runtime_env)
         try:
             made: Actor = actor_class.options(**merged_options(wishes, options)).remote()
         except ValueError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import PerRank, Replicate, Shard
 from fanfold.worker.calls import Call
+from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.limits import Deadline
 
 if TYPE_CHECKING:
@@ -32,6 +33,27 @@ def resolved(args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline)
         tuple(_resolved(value, deadline) for value in args),
         {name: _resolved(value, deadline) for name, value in kwargs.items()},
     )
+
+
+def check_takes_worker(function: Any) -> None:
+    """Refuse what cannot be run as `function(worker, ...)`.
+
+    Raises:
+        GroupUsageError: It is no function, or one that takes no argument.
+    """
+    if isinstance(function, str):
+        raise GroupUsageError(
+            f"execute runs a function that is given the worker first; execute_all({function!r}, ...) calls a method by "
+            "its name"
+        )
+    if not callable(function):
+        raise GroupUsageError(f"execute runs a function that is given the worker first; got {function!r}")
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_argcount and not code.co_flags & _HAS_STAR:
+        raise GroupUsageError(f"{function.__qualname__}() takes no argument; execute gives it the worker first")
+
+
+_HAS_STAR = 0x04  # what the inspect module calls CO_VARARGS
 
 
 def warn_of_scattering(method: str, world_size: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -63,6 +63,7 @@ class BoundMethod:
 
         Raises:
             UnknownOptionError: An option that does not exist.
+            GroupUsageError: A value that the option cannot have.
         """
         changed = self._options.but(timeout=timeout, blocking=blocking, ranks=ranks, uneven=uneven)
         return BoundMethod(self._group, Method(self.spec, self._function), changed)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
 from fanfold.worker.abilities import Keeps
-from fanfold.worker.arguments import resolved, soonest, warn_of_scattering
+from fanfold.worker.arguments import check_takes_worker, resolved, soonest, warn_of_scattering
 from fanfold.worker.backend import Backend, Request, StartedRank
 from fanfold.worker.bind import methods_of, unknown_method
 from fanfold.worker.calls import Call
 from fanfold.worker.errors import GroupUsageError
-from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline
+from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline, seconds
 from fanfold.worker.meshes import mesh_from
 from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.promises import may_stay, passed_or_arrived, promise_of
@@ -263,7 +263,12 @@ class CallingGroup(Generic[WorkerT]):
         return RoleCall(self._role, method) if self._role else method
 
     def execute(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
-        """Run `function(worker, ...)` on every rank and return its values in rank order."""
+        """Run `function(worker, ...)` on every rank and return its values in rank order.
+
+        Raises:
+            GroupUsageError: It is no function, or one that takes no worker.
+        """
+        check_takes_worker(function)
         return self.run(_EVERY_RANK, function, args, kwargs)  # type: ignore[no-any-return]
 
     def execute_all(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
@@ -291,6 +296,10 @@ class CallingGroup(Generic[WorkerT]):
         return self.run(_RANK_ZERO, self._function(method_name), args, kwargs, _AT_ONCE)  # type: ignore[no-any-return]
 
     def _function(self, method_name: str) -> Callable[..., Any]:
+        if not isinstance(method_name, str):
+            raise GroupUsageError(
+                f"a method is called by its name, got {method_name!r}; group.execute(function, ...) runs a function"
+            )
         function = getattr(self.worker_class, method_name, None)
         if not callable(function):
             raise unknown_method(self, method_name, self._methods)
@@ -322,6 +331,7 @@ class CallingGroup(Generic[WorkerT]):
         Args:
             limit: Seconds to wait for answers; a rank that gives none is in the table with a note.
         """
+        limit = seconds(limit, "limit", may_be_zero=True)
         return table_of(self._backend, [self._members[rank] for rank in self.ranks], limit)
 
     def __repr__(self) -> str:

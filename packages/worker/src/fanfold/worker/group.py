@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 from fanfold.worker.bind import BoundMethod, check_class, methods_of, unknown_method
 from fanfold.worker.calling import CallingGroup
 from fanfold.worker.errors import GroupUsageError, NotPicklableError
-from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline
+from fanfold.worker.limits import CALL_LIMIT, START_LIMIT, WARN_AFTER, Deadline, seconds
 from fanfold.worker.pool import ResourcePool, as_pool
 from fanfold.worker.recipe import ClassWithInitArgs, as_recipe
 from fanfold.worker.roles import roles_of
-from fanfold.worker.starting import as_backend, renew_ranks, start_order, start_ranks, unique_prefix
+from fanfold.worker.starting import as_backend, in_trouble, renew_ranks, start_order, start_ranks, unique_prefix
 from fanfold.worker.typos import refuses_typos
-from fanfold.worker.views import Numbers, Which, chosen_ranks
+from fanfold.worker.views import Numbers, Which, chosen_ranks, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,14 +89,15 @@ class WorkerGroup(CallingGroup[WorkerT]):
         call_timeout: float = CALL_LIMIT,
         warn_after: float | None = WARN_AFTER,
     ) -> None:
+        check_limits(start_timeout, call_timeout, warn_after)
         pool, recipe = as_pool(resource_pool), as_recipe(class_with_init)
         prefix = unique_prefix() if name_prefix is None else name_prefix
         check_class(recipe.cls, type(self))  # what is wrong with it is said before anything is started
-        order = start_order(pool, recipe, prefix, worker_env or {})
+        order, chosen = start_order(pool, recipe, prefix, worker_env or {}), as_backend(backend)
         deadline = Deadline(
             start_timeout, f"the start of {len(order.names)} ranks of {prefix}{recipe.cls.__qualname__}"
         )
-        self._take(start_ranks(as_backend(backend), order, deadline), recipe.cls, prefix, call_timeout, warn_after)
+        self._take(start_ranks(chosen, order, deadline), recipe.cls, prefix, call_timeout, warn_after)
         self.resource_pool = pool
 
     def slice(self, which: Which = None, /, *, mesh: str | None = None, **coordinates: int | Sequence[int]) -> Self:
@@ -117,9 +118,13 @@ class WorkerGroup(CallingGroup[WorkerT]):
         return self._part(chosen_ranks(which, self.ranks, table, coordinates))
 
     def __getitem__(self, which: Numbers) -> Self:
-        if isinstance(which, int) and not -self.world_size <= which < self.world_size:
-            raise IndexError(f"{self!r} has no rank number {which}")
+        if not isinstance(which, slice) and hasattr(type(which), "__index__"):
+            self._check_number(which.__index__())
         return self._part(chosen_ranks(which, self.ranks, None, {}))
+
+    def _check_number(self, which: int) -> None:
+        if not -self.world_size <= which < self.world_size:
+            raise IndexError(f"{self!r} has no rank number {which}")
 
     def __iter__(self) -> Iterator[Self]:
         return (self[number] for number in range(self.world_size))
@@ -152,6 +157,8 @@ class WorkerGroup(CallingGroup[WorkerT]):
         Raises:
             GroupUsageError: There is no such role.
         """
+        if isinstance(prefix_set, str):
+            raise GroupUsageError(f"spawn takes several roles; say spawn({{{prefix_set!r}}}), or group.{prefix_set}")
         return {role: self._as_role(role) for role in (self.roles if prefix_set is None else prefix_set)}
 
     def fuse(self, prefix_set: Iterable[str] | None = None) -> None:
@@ -188,6 +195,7 @@ class WorkerGroup(CallingGroup[WorkerT]):
             )
         return cast("GroupT", self)
 
+    @refuses_typos
     def start_worker_aliveness_check(self, every_n_seconds: float = 1, *, on_lost: OnLost = "interrupt") -> None:
         """Look after the ranks from now on, in a thread that ends with the group; a second time replaces the first.
 
@@ -198,7 +206,9 @@ class WorkerGroup(CallingGroup[WorkerT]):
 
         Raises:
             GroupUsageError: The backend cannot say which ranks are gone, or `on_lost` is none of these.
+            UnknownOptionError: An option that does not exist.
         """
+        self._check_open(self.start_worker_aliveness_check)
         from fanfold.worker.health import AlivenessCheck  # noqa: PLC0415  # few need it, and it costs
 
         self.stop_worker_aliveness_check()
@@ -210,19 +220,30 @@ class WorkerGroup(CallingGroup[WorkerT]):
             self._ranks.check.stop()
         self._ranks.check = None
 
+    @refuses_typos
     def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
         """Kill ranks and start them anew in their places, under their names; returns which.
 
         Args:
-            ranks: Which ones; those that are gone or still inside a call that has ended, unless given.
+            ranks: Which ones, as this group or part counts them; those of its ranks that are gone or still inside a
+                call that has ended, unless given.
             timeout: Seconds until they have built their workers.
 
         Raises:
-            GroupUsageError: The backend cannot renew ranks, or the group did not start them.
+            GroupUsageError: The backend cannot renew ranks, the group did not start them, or there are none of these
+                numbers.
             WorkerStartError: One could not build its worker.
         """
-        self._check_open(self.recover)
-        return renew_ranks(self._ranks, ranks, Deadline(timeout, f"the recovery of ranks of {self!r}"))
+        if self._closed:
+            self._check_open(self.recover)
+        deadline = Deadline(seconds(timeout, "timeout"), f"the recovery of ranks of {self!r}")
+        return renew_ranks(self._ranks, self._to_recover(ranks), deadline)
+
+    def _to_recover(self, ranks: Iterable[int] | None) -> Iterable[int]:
+        if ranks is None:
+            return set(in_trouble(self._ranks)) & set(self.ranks)
+        numbers = whole_numbers(ranks)
+        return chosen_ranks(numbers, self.ranks, None, {}) if numbers else ()
 
     def close(self) -> None:
         """End the ranks, rank 0 last; a part, and a group that does not own its ranks, only lets go. Twice is fine."""
@@ -238,6 +259,8 @@ class WorkerGroup(CallingGroup[WorkerT]):
         self.close()
 
     def __reduce__(self) -> Any:
+        if self._closed:
+            raise GroupUsageError(f"{self!r} is closed; it cannot be given to anybody any more")
         ticket = getattr(self._backend, "ticket", None)
         if ticket is None:
             raise NotPicklableError(
@@ -263,6 +286,18 @@ class WorkerGroup(CallingGroup[WorkerT]):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._methods, *self.roles})
+
+
+def check_limits(start_timeout: float, call_timeout: float, warn_after: float | None) -> None:
+    """Refuse limits that are none.
+
+    Raises:
+        GroupUsageError: Names the option.
+    """
+    seconds(start_timeout, "start_timeout")
+    seconds(call_timeout, "call_timeout")
+    if warn_after is not None:
+        seconds(warn_after, "warn_after (or None)")
 
 
 _STAYS_AT_HOME = ("_ranks", "_owner", "_methods", "_called", "_released")

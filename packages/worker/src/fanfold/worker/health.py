@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fanfold.worker.abilities import Watches
 from fanfold.worker.errors import GroupUsageError, WorkerLostError
+from fanfold.worker.limits import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +28,7 @@ class AlivenessCheck:
             raise GroupUsageError(f"the {ranks.backend.name} backend cannot say which ranks are gone")
         if on_lost not in ("interrupt", "next_call") and not callable(on_lost):
             raise GroupUsageError(f"on_lost is 'interrupt', 'next_call' or a function of the report; got {on_lost!r}")
-        if not every_n_seconds > 0:
-            raise GroupUsageError(f"every_n_seconds must be more than 0; got {every_n_seconds!r}")
+        seconds(every_n_seconds, "every_n_seconds")
         self._group = group
         self._on_lost = on_lost
         self._stopped = threading.Event()

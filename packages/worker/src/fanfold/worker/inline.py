@@ -11,16 +11,16 @@ import os
 import socket
 import threading
 import time
-import weakref
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import serving
+from fanfold.worker.address_book import address_of, found
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack, unpack
 from fanfold.worker.environ import LentEnvironment, RawChanges, raw
-from fanfold.worker.errors import GroupUsageError, WorkerLostError, WorkerStartError
+from fanfold.worker.errors import WorkerLostError, WorkerStartError
 from fanfold.worker.executing import callable_of, finished, trace_of
 from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, enter_context, leave_context, rank_infos
@@ -138,7 +138,7 @@ class InlineBackend:
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:  # noqa: ARG002  # answers at once
         """Say where ranks are; from another thread than theirs there is something to see."""
-        return {rank.rank: rank.door.whereabouts.status() for rank in ranks}
+        return {rank.rank: _status(rank.door) for rank in ranks}
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:  # noqa: ARG002  # nothing to wait for
         """Let go of the workers, rank 0 last."""
@@ -148,22 +148,7 @@ class InlineBackend:
 
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what finds these ranks again in this process, where all inline ranks are."""
-        for rank in ranks:
-            _here[id(rank.door)] = rank
-        return _found, (os.getpid(), tuple(id(rank.door) for rank in ranks))
-
-
-_here: weakref.WeakValueDictionary[int, StartedRank] = weakref.WeakValueDictionary()
-
-
-def _found(process: int, tokens: Sequence[int]) -> tuple[InlineBackend, list[StartedRank]]:
-    ranks = [_here.get(token) for token in tokens] if process == os.getpid() else [None]
-    found = [rank for rank in ranks if rank is not None]
-    if len(found) < len(ranks):
-        raise GroupUsageError(
-            "a group of inline ranks lives in its own process only; this is another, or its ranks are gone"
-        )
-    return InlineBackend(), found
+        return found, (address_of(self, ranks),)
 
 
 def _as_rank(door: InlineRank, environment: LentEnvironment, action: Callable[[], Any]) -> Outcome:
@@ -201,6 +186,10 @@ def _invoke(door: InlineRank, request: Request) -> Any:
 def enumerate_names(args: Sequence[Any]) -> list[tuple[str, Any]]:
     """Name positional arguments for people."""
     return [(f"number {position + 1}", value) for position, value in enumerate(args)]
+
+
+def _status(door: InlineRank) -> RankStatus:
+    return RankStatus(door.info.rank, note=str(_closed(door))) if door.closed else door.whereabouts.status()
 
 
 def _closed(door: InlineRank) -> WorkerLostError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from fanfold.worker.typos import refuses_typos
+from fanfold.worker.errors import GroupUsageError
+from fanfold.worker.limits import seconds
+from fanfold.worker.typos import nearest, refuses_typos
+from fanfold.worker.views import whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,14 +39,34 @@ class CallOptions(NamedTuple):
         ranks: Sequence[int] | None = None,
         uneven: Uneven | None = None,
     ) -> CallOptions:
-        """Return options of which these are changed."""
+        """Return options of which these are changed.
+
+        Raises:
+            GroupUsageError: A value that the option cannot have.
+        """
         given: dict[str, Any] = {
-            "timeout": timeout,
-            "blocking": blocking,
-            "ranks": None if ranks is None else tuple(ranks),
-            "uneven": uneven,
+            "timeout": None if timeout is None else seconds(timeout, "timeout"),
+            "blocking": None if blocking is None else _switch(blocking),
+            "ranks": None if ranks is None else tuple(whole_numbers(ranks)),
+            "uneven": None if uneven is None else _way(uneven),
         }
         return self._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def _switch(blocking: Any) -> bool:
+    if blocking not in (True, False):
+        raise GroupUsageError(f"blocking is True or False; got {blocking!r}")
+    return bool(blocking)
+
+
+def _way(uneven: Any) -> Uneven:
+    ways: tuple[Uneven, ...] = get_args(Uneven)
+    for way in ways:
+        if way == uneven:
+            return way
+    near = nearest([str(uneven)], ways)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise GroupUsageError(f"uneven is one of {', '.join(map(repr, ways))}; got {uneven!r}{hint}")
 
 
 DEFAULTS = CallOptions()

@@ -11,22 +11,25 @@ import itertools
 import socket
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from fanfold.worker import messages as say
-from fanfold.worker.backend import Outcome, Request, StartedRank, StartOrder
+from fanfold.worker.address_book import address_of
+from fanfold.worker.backend import Request, StartedRank, StartOrder
 from fanfold.worker.errors import GroupUsageError, WorkerStartError
 from fanfold.worker.limits import Deadline
 from fanfold.worker.parcel import parcel
 from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, environment_of, rank_infos
-from fanfold.worker.rank_link import ProcessHandle, RankLink, error_in
+from fanfold.worker.rank_link import ProcessHandle, RankLink
+from fanfold.worker.relay import Host, Question, Relay
+from fanfold.worker.replies import AwaitsReplies, error_in
 from fanfold.worker.stuck import RankStatus
 from fanfold.worker.switchboard import Switchboard
+from fanfold.worker.visiting import arrive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed
 KILL_GRACE = 2.0  # seconds until a killed process has to be gone
@@ -42,7 +45,7 @@ class Door:
         self.port = port
 
 
-class ProcessesBackend:
+class ProcessesBackend(AwaitsReplies):
     """Ranks in processes of this machine.
 
     Args:
@@ -56,8 +59,8 @@ class ProcessesBackend:
             raise GroupUsageError(
                 "the processes backend needs Unix sockets that pass descriptors; this system has none"
             )
+        super().__init__()
         self._python = python or sys.executable
-        self._changed = threading.Condition()
         self._questions = itertools.count(1)
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
@@ -141,28 +144,6 @@ class ProcessesBackend:
         )
         return handle
 
-    def wait(self, handles: Sequence[ProcessHandle], limit: float) -> set[int]:
-        """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""
-
-        def finished() -> set[int]:
-            return {position for position, handle in enumerate(handles) if handle.reply is not None}
-
-        with self._changed:
-            self._changed.wait_for(finished, limit)
-            return finished()
-
-    def fetch(self, handle: ProcessHandle) -> Outcome:
-        """Unpack the outcome of a finished call."""
-        return handle.outcome()
-
-    def on_finished(self, handle: ProcessHandle, callback: Callable[[], Any]) -> None:
-        """Have a callback called once when the call has finished; on any thread, at once if it has finished already."""
-        with self._changed:
-            if handle.reply is None:
-                handle.callbacks.append(callback)
-                return
-        callback()
-
     def cancel(self, handles: Sequence[ProcessHandle], limit: float) -> list[str]:
         """Drop what has not begun, flag what is running; say for each "dropped", "running" or "finished"."""
         open_handles = [handle for handle in handles if handle.reply is None]
@@ -177,10 +158,12 @@ class ProcessesBackend:
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> dict[int, RankStatus]:
         """Ask ranks where they are, all at once; those that do not answer are there with a note."""
+        return self._ask([rank.door.link for rank in ranks], limit)
+
+    def _ask(self, links: Sequence[RankLink], limit: float) -> dict[int, RankStatus]:
         question = next(self._questions)
-        for rank in ranks:
-            rank.door.link.post(say.Ask(question))
-        links: list[RankLink] = [rank.door.link for rank in ranks]
+        for link in links:
+            link.post(say.Ask(question))
         with self._changed:
             self._changed.wait_for(lambda: all(link.lost or question in link.answers for link in links), limit)
             return {link.info.rank: _status(link, question, limit) for link in links}
@@ -216,6 +199,31 @@ class ProcessesBackend:
             door.link.process.kill()
         with self._changed:
             self._changed.wait_for(lambda: all(door.link.lost for door in doors), KILL_GRACE)
+
+    def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what reaches these ranks from a process of the same user on this machine, through a relay here."""
+        board: Switchboard = ranks[0].door.board
+        with self._changed:
+            board.relay = board.relay or Relay(self._host(board))
+        places = tuple((rank.rank, rank.name, rank.node, rank.pid) for rank in ranks)
+        return arrive, (board.relay.address, address_of(self, ranks), places)
+
+    def _host(self, board: Switchboard) -> Host:
+        def submit(rank: int, label: str, run: say.Run) -> ProcessHandle:
+            return board.links[rank].submit(label, lambda call: run._replace(call=call))
+
+        def answer(question: Question, calls: Mapping[int, Any]) -> Any:
+            links = [board.links[rank] for rank in question.about if question.what != "cancel"]
+            match question.what:
+                case "ask":
+                    return self._ask(links, question.limit)
+                case "lost":
+                    return {link.info.rank: link.lost for link in links if link.lost is not None}
+            wanted = [number for number in question.about if number in calls]
+            found = self.cancel([calls[number] for number in wanted], question.limit)
+            return dict(zip(wanted, found, strict=True))
+
+        return Host(submit, self.on_finished, answer)
 
 
 def _interpreter_flags() -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
 from fanfold.worker.abilities import Keeps
+from fanfold.worker.calls import stands_for_result
 from fanfold.worker.errors import GroupUsageError
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def arrived(value: Any, deadline: Deadline) -> Any:
     Raises:
         WaitTimeoutError: It did not come in time; or what its library raises then.
     """
-    waits = callable(getattr(type(value), "result", None)) and callable(getattr(type(value), "get", None))
-    return value.result(deadline.left()) if waits else value
+    return value.result(deadline.left()) if stands_for_result(value) else value
 
 
 _WHOLE = "the whole result"

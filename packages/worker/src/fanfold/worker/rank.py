@@ -49,6 +49,12 @@ class RankInfo:
     backend: str = ""
     visible_devices: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise RankEnvironmentError(
+                f"rank {self.rank} is not one of the {self.world_size} ranks of a group, 0 to {self.world_size - 1}"
+            )
+
     @property
     def coordinates(self) -> dict[str, int]:
         """Where this rank sits: its node, and its number there."""
@@ -74,7 +80,8 @@ class RankInfo:
         """Read the variables; those that launchers leave out have the defaults of a single node.
 
         Raises:
-            RankEnvironmentError: A needed variable is absent, or is no number where one is needed.
+            RankEnvironmentError: A needed variable is absent, is no number where one is needed, or RANK is beyond
+                WORLD_SIZE.
         """
         variables = os.environ if environ is None else environ
         return cls(
@@ -130,15 +137,23 @@ def check_worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Raises:
         RankEnvironmentError: A name belongs to the rank contract, or a value is no text.
     """
+    if not hasattr(environment, "keys"):
+        raise RankEnvironmentError(f"worker_env is a mapping of names to texts; got {environment!r}")
     clash = sorted(PROTECTED_VARIABLES & environment.keys())
     if clash:
         raise RankEnvironmentError(
             f"worker_env sets {', '.join(clash)}, which the group itself sets for each rank; leave them out"
         )
     given: Mapping[str, object] = environment
-    wrong = [f"{key}={value!r}" for key, value in given.items() if not isinstance(value, str)]
+    wrong = [f"{key}={value!r}" for key, value in given.items() if not isinstance(value, str) or "\0" in value]
     if wrong:
-        raise RankEnvironmentError(f"worker_env takes text values, as the environment does; got {', '.join(wrong)}")
+        raise RankEnvironmentError(
+            f"worker_env takes text values without a null character, as the environment does; got {', '.join(wrong)}"
+        )
+    names: list[object] = [*environment]
+    wrong = [repr(key) for key in names if not isinstance(key, str) or not key or {"=", "\0"} & set(key)]
+    if wrong:
+        raise RankEnvironmentError(f"worker_env has names that no variable can have: {', '.join(wrong)}")
     return dict(environment)
 
 

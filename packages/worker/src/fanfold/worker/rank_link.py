@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fanfold.worker import messages as say
-from fanfold.worker.backend import Failure, Outcome, Success
 from fanfold.worker.channel import Decoder, Frame, encode
-from fanfold.worker.errors import CallCancelledError, RemoteError, WorkerLostError
-from fanfold.worker.parcel import opened
+from fanfold.worker.errors import CallCancelledError, WorkerLostError
+from fanfold.worker.replies import Reply, ReplyHandle
 
 if TYPE_CHECKING:
     import socket
@@ -28,53 +27,12 @@ if TYPE_CHECKING:
 
 LOG_LINES = 30  # the last lines of a rank's output, which its error shows
 
-Reply = say.Done | say.Failed | WorkerLostError | CallCancelledError
-
 
 @dataclass(eq=False)
-class ProcessHandle:
-    """A call on one rank, and its reply once it is here."""
+class ProcessHandle(ReplyHandle):
+    """A call on one rank of this driver's own."""
 
-    call: int
-    method: str
-    link: RankLink = field(repr=False)
-    reply: Reply | None = None
-    callbacks: list[Callable[[], Any]] = field(default_factory=list, repr=False)
-
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"the handle of a call of {self.method} stays in its process; pass the call itself or its result()"
-        )
-
-    def outcome(self) -> Outcome:
-        """Unpack the reply; on the thread that wants it."""
-        match self.reply:
-            case say.Done(_, value):
-                return _opened(value, f"the result of {self.method}")
-            case say.Failed():
-                return Failure(error_in(self.reply), self.reply.trace, when=self.reply.when)
-            case WorkerLostError() | CallCancelledError():
-                return Failure(self.reply, lost=isinstance(self.reply, WorkerLostError))
-        raise AssertionError(f"{self.method} was fetched before it had finished")
-
-
-def error_in(failed: say.Failed) -> BaseException:
-    """Return the error of a rank, or what can be said about it where its class is unknown here."""
-    opened_error = _opened(failed.error, "an error")
-    if isinstance(opened_error, Success) and isinstance(opened_error.value, BaseException):
-        return opened_error.value
-    return RemoteError(failed.class_name, failed.text)
-
-
-def _opened(value: Any, what: str) -> Outcome:
-    try:
-        return Success(opened(value))
-    except Exception as error:  # noqa: BLE001  # unpickling runs the user's code
-        return Failure(
-            RemoteError(
-                f"{type(error).__module__}.{type(error).__qualname__}", f"{what} cannot be unpacked here: {error}"
-            )
-        )
+    link: RankLink = field(repr=False, kw_only=True)
 
 
 class RankLink:
@@ -116,7 +74,7 @@ class RankLink:
         """Send a call, or give it the reply of a rank that is lost."""
         with self._changed:
             self._last_call += 1
-            handle = ProcessHandle(self._last_call, method, self, self.lost)
+            handle = ProcessHandle(self._last_call, method, self.lost, link=self)
             if self.lost is None:
                 self.calls[handle.call] = handle
                 self.post(message(handle.call))
@@ -169,10 +127,7 @@ class RankLink:
                 self.answers[question] = message
 
     def _finish(self, call: int, reply: Reply) -> None:
-        handle = self.calls.pop(call)
-        handle.reply = reply
-        for callback in handle.callbacks:
-            callback()
+        self.calls.pop(call).answer(reply)
 
     def print(self, data: bytes) -> None:
         """Keep the last lines of the rank's output, and have all of it to show."""

@@ -120,4 +120,5 @@ def _check_constructor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]
     except TypeError as error:
         near = nearest(kwargs, set(signature.parameters) - set(kwargs))
         hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        raise RecipeError(f"{cls.__qualname__}{signature} cannot be built like that: {error}{hint}") from None
+        taken = signature.replace(return_annotation=inspect.Signature.empty)
+        raise RecipeError(f"{cls.__qualname__}{taken} cannot be built like that: {error}{hint}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copyreg
 from dataclasses import dataclass
 from functools import partial
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
 
 from fanfold.worker.errors import GroupUsageError
@@ -90,16 +91,22 @@ def create_colocated_worker_raw_cls(class_dict: Mapping[str, ClassWithInitArgs |
         class_dict: By role, its worker class with the arguments of its constructor.
 
     Raises:
-        GroupUsageError: There is no role, or a role's name is no name for an attribute.
+        GroupUsageError: There is no role, a role's name is no name for an attribute, or a role has roles itself.
     """
+    if not hasattr(class_dict, "items"):
+        raise GroupUsageError(f"roles are a table {{'actor': ClassWithInitArgs(Actor, ...), ...}}; got {class_dict!r}")
     if not class_dict:
         raise GroupUsageError("a worker with roles needs at least one: {'actor': ClassWithInitArgs(Actor, ...), ...}")
     for role in class_dict:
-        if not str(role).isidentifier() or str(role).startswith("_"):
+        name = str(role)
+        if name is not role or not name.isidentifier() or name.startswith("_") or iskeyword(name):
             raise GroupUsageError(
                 f"{role!r} cannot be the name of a role: it has to be a name for an attribute, such as 'actor'"
             )
     table = {role: as_recipe(recipe) for role, recipe in class_dict.items()}
+    nested = [role for role, recipe in table.items() if roles_of(recipe.cls)]
+    if nested:
+        raise GroupUsageError(f"role {nested[0]!r} has roles itself; roles do not nest: put all of them into one table")
     name = f"FusedWorker_{'_'.join(table)}"
     return cast("type[RolesWorker]", RolesMeta(name, (RolesWorker,), {_TABLE: table, "__module__": __name__}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker.abilities import Renews, Watches
 from fanfold.worker.backend import Backend, Failure, StartedRank, StartOrder
@@ -30,6 +30,9 @@ def start_order(
     pool: ResourcePool, recipe: ClassWithInitArgs, prefix: str, environment: Mapping[str, str]
 ) -> StartOrder:
     """Say what is to be started: a worker `{prefix}{Class}_{node}:{local rank}` in each slot of the pool."""
+    given: object = prefix
+    if not isinstance(given, str) or "\0" in given:
+        raise GroupUsageError(f"name_prefix is a text, the first part of the workers' names; got {prefix!r}")
     slots = pool.slots()
     if not slots:
         raise GroupUsageError(f"{pool!r} has no processes; a group needs at least one")
@@ -42,11 +45,11 @@ def as_backend(backend: Backend | str | None) -> Backend:
     """Take the name of a backend wherever one is wanted; without a name, what `FANFOLD_BACKEND` says, else inline.
 
     Raises:
-        GroupUsageError: There is no backend of that name.
+        GroupUsageError: There is no backend of that name, or what was given is none.
     """
     chosen = backend_of_environment() if backend is None else backend
     if not isinstance(chosen, str):
-        return chosen
+        return _checked(chosen)
     if chosen not in _BACKENDS:
         where = " (from FANFOLD_BACKEND)" if backend is None else ""
         raise GroupUsageError(
@@ -54,6 +57,20 @@ def as_backend(backend: Backend | str | None) -> Backend:
         )
     return _BACKENDS[chosen]()
 
+
+def _checked(backend: Any) -> Backend:
+    if isinstance(backend, type):
+        raise GroupUsageError(f"backend={backend.__name__} is a class; give an instance: {backend.__name__}()")
+    missing = [name for name in _CONTRACT if not callable(getattr(backend, name, None))]
+    if missing:
+        raise GroupUsageError(
+            f"backend={backend!r} is no backend: it has no {', '.join(missing)}; give a Backend, or one of the names "
+            f"{', '.join(_BACKENDS)}"
+        )
+    return backend  # type: ignore[no-any-return]  # looked at just now
+
+
+_CONTRACT = ("start", "place", "call", "wait", "fetch", "stop")
 
 # Each is imported at first use: pickling, sockets and subprocesses cost more than all the rest of this package.
 
@@ -108,8 +125,8 @@ def greet(ranks: Ranks, members: Sequence[StartedRank], deadline: Deadline) -> N
         raise WaitTimeoutError(deadline.what, deadline.seconds, missing=f"on_start of {', '.join(late)}")
 
 
-def renew_ranks(ranks: Ranks, which: Iterable[int] | None, deadline: Deadline) -> list[int]:
-    """Renew ranks: those named, or those that are gone or still inside a call that has ended; returns which.
+def renew_ranks(ranks: Ranks, which: Iterable[int], deadline: Deadline) -> list[int]:
+    """Renew ranks; returns which.
 
     Raises:
         GroupUsageError: The backend cannot, or the ranks were started by others.
@@ -121,7 +138,7 @@ def renew_ranks(ranks: Ranks, which: Iterable[int] | None, deadline: Deadline) -
             "they were started by others" if ranks.order is None else f"the {backend.name} backend cannot replace ranks"
         )
         raise GroupUsageError(f"the ranks of {ranks.cls.__qualname__} cannot be recovered: {why}; start the group anew")
-    wanted = _in_trouble(ranks) if which is None else sorted(set(which))
+    wanted = sorted(set(which))
     members = [ranks.members[rank] for rank in wanted]
     if members:
         renewed = backend.renew(ranks.order, members, deadline)
@@ -130,7 +147,8 @@ def renew_ranks(ranks: Ranks, which: Iterable[int] | None, deadline: Deadline) -
     return wanted
 
 
-def _in_trouble(ranks: Ranks) -> list[int]:
+def in_trouble(ranks: Ranks) -> list[int]:
+    """Return the ranks that are gone or still inside a call that has ended."""
     busy = {member.rank for member, _ in ranks.busy()}
     lost = set(ranks.backend.lost(ranks.members)) if isinstance(ranks.backend, Watches) else set()
     return sorted(busy | lost)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanfold.worker.rank_link import RankLink
+    from fanfold.worker.relay import Relay
 
 LOOK_AROUND = 0.2  # seconds between looks at processes where the system cannot tell by itself when one ends
 LAST_WORDS = 5.0  # seconds that a process may live on after it closed its connection
@@ -104,6 +105,8 @@ class Switchboard:
     def __init__(self, name: str, changed: threading.Condition) -> None:
         self._name = name
         self._changed = changed
+        self.links: dict[int, RankLink] = {}
+        self.relay: Relay | None = None
         self._new: list[RankLink] = []
         self._stopping: set[RankLink] = set()
         self._serving = False
@@ -114,6 +117,7 @@ class Switchboard:
         """Serve this link from now on."""
         with self._changed:
             self._new.append(link)
+            self.links[link.info.rank] = link  # a renewed rank takes the place of the old one
             link.wake = self.wake
             if not self._serving:
                 self._serving = True
@@ -133,6 +137,8 @@ class Switchboard:
 
     def close(self, limit: float) -> None:
         """Wait for the thread, all of whose processes have ended, and let go of everything."""
+        if self.relay is not None:
+            self.relay.close()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(limit)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fanfold.worker.address_book import address_of, found
 from fanfold.worker.backend import Failure, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.border import across, pack_now, unpack
 from fanfold.worker.errors import CallCancelledError, GroupUsageError, WorkerLostError, WorkerStartError
@@ -99,6 +100,11 @@ class ThreadRank:
     def gone(self) -> WorkerLostError:
         """Make the error of a rank that was closed."""
         return WorkerLostError(f"rank {self.info.rank} ({self.name}) was closed")
+
+    def status(self) -> RankStatus:
+        """Say where the rank is; a closed one may still be inside a method without end."""
+        status = self.server.status()
+        return status._replace(note=str(self.gone())) if self.closed else status
 
     def _done(self, handle: ThreadHandle, request: Request, result: Any) -> None:
         self.settle(handle, Success(across(result, f"the result of {request.label}") if request.wanted else None))
@@ -239,7 +245,7 @@ class ThreadsBackend:
 
     def ask(self, ranks: Sequence[StartedRank], limit: float) -> Mapping[int, RankStatus]:  # noqa: ARG002  # answers at once
         """Say where ranks are."""
-        return {rank.rank: rank.door.server.status() for rank in ranks}
+        return {rank.rank: rank.door.status() for rank in ranks}
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:
         """End the threads, rank 0 last; one that does not end within its share of the limit goes on alone."""
@@ -248,6 +254,10 @@ class ThreadsBackend:
             rank.door.close()
             rank.door.join(min(deadline.left(), BUSY_GRACE))
             rank.door.port.release()
+
+    def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what finds these ranks again in this process, where all threads are."""
+        return found, (address_of(self, ranks),)
 
 
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed

@@ -50,13 +50,28 @@ def _by_number(which: Which, ranks: Sequence[int]) -> tuple[int, ...]:
         return tuple(ranks[which])
     if callable(which):
         raise GroupUsageError("a predicate is given coordinates: say of which mesh, slice(predicate, mesh=...)")
-    numbers = [which] if isinstance(which, int) else list(which)
+    numbers = whole_numbers(which)
     wrong = [number for number in numbers if not -len(ranks) <= number < len(ranks)]
     if wrong or len({number % len(ranks) for number in numbers}) < len(numbers):
         raise GroupUsageError(
             f"ranks {numbers} are not different numbers of 0 to {len(ranks) - 1}, as this group counts its ranks"
         )
     return tuple(sorted(ranks[number] for number in numbers))
+
+
+def whole_numbers(which: Any) -> list[int]:
+    """Return the number or numbers of ranks that were given.
+
+    Raises:
+        GroupUsageError: Something else was given.
+    """
+    given = [which] if hasattr(type(which), "__index__") else which
+    if isinstance(given, (str, bytes)) or not hasattr(type(given), "__iter__"):
+        raise GroupUsageError(f"ranks are whole numbers, such as 0, [0, 2] or a slice; got {which!r}")
+    numbers = list(given)
+    if any(isinstance(number, bool) or not hasattr(type(number), "__index__") for number in numbers):
+        raise GroupUsageError(f"ranks are whole numbers, such as 0, [0, 2] or a slice; got {which!r}")
+    return [number.__index__() for number in numbers]
 
 
 def _said(which: Which, coordinates: Mapping[str, Any]) -> str:

@@ -118,8 +118,15 @@ class Worker:
             collect: Whether the results of this rank go back to the driver.
 
         Raises:
-            MeshError: This rank has said it before, or `dp_rank` is negative.
+            MeshError: This rank has said it before, or `dp_rank` is no whole number of at least 0, `mesh` no text, or
+                `collect` neither true nor false.
         """
+        name: object = mesh
+        if not isinstance(name, str) or not hasattr(type(dp_rank), "__index__") or collect not in (True, False):
+            raise MeshError(
+                f"{self._place()} registers {mesh=} with {dp_rank=}, {collect=}; a mesh has a name, a rank a whole "
+                "number in it, and its results are collected or not"
+            )
         known: dict[str, MeshRank] = self.__dict__.setdefault(_MESH_RANKS, {})
         if mesh in known:
             raise MeshError(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder
-from fanfold.worker.errors import WorkerLostError
+from fanfold.worker.errors import GroupUsageError, WorkerLostError
 from fanfold.worker.limits import Deadline
+from fanfold.worker.typos import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +36,15 @@ class Fault:
     method: str = ""
     after: int = 0
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        kinds = get_args(Kind)
+        if self.kind not in kinds:
+            near = nearest([str(self.kind)], kinds)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise GroupUsageError(f"a fault is one of {', '.join(map(repr, kinds))}; got {self.kind!r}{hint}")
+        if self.rank < 0 or self.after < 0 or self.seconds < 0:
+            raise GroupUsageError(f"rank, after and seconds of a fault are 0 or more; got {self!r}")
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from fanfold.dispatch.split import Cut, even_cut, inverse, weighted_cut
+from fanfold.dispatch.cut import Cut, even_cut, inverse, weighted_cut
 from hypothesis import given
 from hypothesis import strategies as st
 
