@@ -63,7 +63,8 @@ class Maker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def odd_rows(self, batch: DataProto) -> DataProto:
-        return batch[batch["i"] % 2 == 1]
+        odd: DataProto = batch[batch["i"] % 2 == 1]
+        return odd
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False, uneven="pad")
     def padded(self, batch: DataProto, lose: bool = False) -> DataProto:
@@ -71,7 +72,7 @@ class Maker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def unpicklable(self, batch: DataProto) -> DataProto:
-        return DataProto.from_dict(None, {"s": [(x for x in ())] * len(batch)})
+        return DataProto.from_dict(None, {"s": [iter(batch.meta_info.items())] * len(batch)})
 
 
 class Reader(Worker):
