@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class Maker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def unpicklable(self, batch: DataProto) -> DataProto:
-        return DataProto.from_dict(None, {"s": [iter(batch.meta_info.items())] * len(batch)})
+        return DataProto.from_dict(None, {"s": [threading.Lock()] * len(batch)})
 
 
 class Reader(Worker):

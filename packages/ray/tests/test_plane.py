@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import pickle
 import random
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import ray
 from cluster_state import store_bytes, until
 from fanfold.dataproto import DataProto, DataProtoFuture, MissingKeyError, RemoteBatch, RemoteError
 from fanfold.dispatch import ArgumentError, CollectError
-from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayStore, RayWorkerGroup, stage
+from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayStore, RayWorkerGroup, stage, trace
 from fanfold.ray.parcels import TRAVELS_WITH_CALL
 from fanfold.worker import CallCancelledError, GroupCallError, GroupUsageError, NotPicklableError, WorkerLostError
 from plane_workers import Maker, Reader, numbered, rich
@@ -389,3 +390,23 @@ def test_a_rank_that_dies_is_the_producers_not_the_consumers(two_nodes: Cluster,
         assert isinstance(caught.value, GroupCallError)
         assert caught.value.method == "Maker.fails"
         assert readers.total(numbered(3)) == [[0.0, 1], [1.0, 1], [2.0, 1]]
+
+
+def test_a_trace_has_driver_and_ranks_on_one_axis(readers: RayWorkerGroup[Any], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    readers.read(numbered(3))
+    with trace(path):
+        readers.read(numbered(6, WIDE))
+        readers.whole(numbered(2))
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert sorted(names.values()) == ["driver", *(f"readersReader_0:{rank}" for rank in range(3))]
+    spans = [event for event in events if event["ph"] == "X"]
+    calls = {event["name"]: event for event in spans if (event["pid"], event["tid"]) == (0, 1)}
+    assert list(calls) == ["Reader.read", "Reader.whole"]
+    assert calls["Reader.read"]["args"]["puts"] == 3
+    assert {event["name"] for event in spans if event["tid"] == 2} >= {"plan", "put", "submit", "execute", "fetch"}
+    for event in [event for event in spans if event["pid"] != 0]:
+        outer = calls[f"Reader.{event['name']}"]
+        assert outer["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= outer["ts"] + outer["dur"] + 1
+    assert sorted(event["name"] for event in spans if event["pid"] != 0) == ["read"] * 3 + ["whole"] * 3

@@ -35,6 +35,7 @@ from fanfold.ray.registry import list_groups, stop_group
 from fanfold.ray.repairs import FailurePolicy
 from fanfold.ray.staging import stage
 from fanfold.ray.store import RayStore
+from fanfold.ray.tracing import trace
 from fanfold.worker import (
     create_colocated_worker_cls,
     create_colocated_worker_cls_fused,
@@ -81,4 +82,5 @@ __all__ = [
     "split_resource_pool",
     "stage",
     "stop_group",
+    "trace",
 ]

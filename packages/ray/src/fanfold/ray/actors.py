@@ -283,7 +283,7 @@ def _recipe_on_rank(
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
     desk = Desk(birth.info.rank)
     answers: dict[str, Callable[[Any], Any]] = {"status": lambda _: desk.status(), "cancel": desk.cancel}
-    answers["collectives"] = in_collectives
+    answers |= {"collectives": in_collectives, "spans": desk.spans}
     process._fanfold_desk = desk  # noqa: SLF001  # as above
     process._fanfold_generation = birth.generation  # noqa: SLF001  # as above
     process._fanfold_profiles = Profiles(birth.info.rank)  # noqa: SLF001  # as above

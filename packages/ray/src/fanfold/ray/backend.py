@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.actors import Order
@@ -265,6 +266,19 @@ class RayBackend:
         said = ring(bells, "cancel", [task.hex() for task in tasks], limit)
         return ["finished" if position in finished else answer or "running" for position, answer in enumerate(said)]
 
+    def spans(self, since: float, limit: float = _LAST_WORDS) -> dict[str, list[tuple[str, float, float]]]:
+        """Return, by worker, which calls have ended since a moment, and when each began and ended, by this clock."""
+        known = [answer for answer in self.answers.values() if answer.bell is not None]
+        asked = time.time()
+        said = ring([answer.bell for answer in known], "spans", [since] * len(known), limit)
+        answered = time.time()
+        return {
+            answer.name: [(name, began + shift, ended + shift) for name, began, ended in found["spans"]]
+            for answer, found in zip(known, said, strict=True)
+            if found is not None
+            for shift in [_shift(found["now"], asked, answered)]
+        }
+
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what gives this backend and its ranks in another process of the cluster."""
         return _reached, (self.namespace, self._class_name, self.answers, tuple(ranks))
@@ -313,6 +327,11 @@ def _stale(old: RankAnswer) -> StaleResultError:
         f"this result comes from {rank} ({old.name}, pid {old.pid}) of generation {old.generation}, which has been "
         "started anew since; call again"
     )
+
+
+def _shift(now: float, asked: float, answered: float) -> float:
+    """What to add to another machine's clock; nothing while it may be this one's."""
+    return 0.0 if asked <= now <= answered else (asked + answered) / 2 - now
 
 
 def _status(rank: int, answer: Any) -> RankStatus:

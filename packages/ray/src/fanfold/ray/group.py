@@ -284,7 +284,7 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
         options: CallOptions = DEFAULTS,
     ) -> Any:
         """Plan a call, execute it, and collect its results, or return what stands for them; `last_call` tells of it."""
-        with recording(self._label(function)) as ledger:
+        with recording(self._label(function), self._backend) as ledger:
             self._backend.last_call = ledger
             return super().run(spec, function, args, kwargs, options)
 

@@ -6,10 +6,11 @@ row of a part is counted with the whole part.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -38,6 +39,7 @@ class CallLedger:
         bytes_collected: Their bytes.
         seconds: Time of the driver by phase: plan, put, submit, execute (waiting for ranks), fetch, collect.
         began: When the call began, in seconds since the epoch.
+        ended: When the driver went on; for a call that does not block, before it was over.
     """
 
     method: str = ""
@@ -50,8 +52,10 @@ class CallLedger:
     bytes_collected: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     began: float = field(default_factory=time.time)
+    ended: float = 0.0
     spans: list[tuple[str, float, float]] = field(default_factory=list, repr=False)
     inside: float = field(default=0.0, repr=False)
+    asked: Any = field(default=None, repr=False)
 
     def note_placed(self, placed: Any, given: Any) -> None:
         """Count an argument that was placed."""
@@ -74,9 +78,9 @@ class CallLedger:
 
     def as_data(self) -> dict[str, Any]:
         """Return all of it as plain data that JSON can hold."""
-        data = asdict(self)
-        del data["spans"], data["inside"]
-        return data
+        own = {"spans", "inside", "asked"}
+        data = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in own}
+        return json.loads(json.dumps(data))  # type: ignore[no-any-return]  # and nothing that changes later
 
     def __str__(self) -> str:
         ranks = ", ".join(
@@ -103,15 +107,20 @@ def current_ledger() -> CallLedger | None:
 
 
 @contextmanager
-def recording(method: str) -> Iterator[CallLedger]:
-    """Keep a ledger for the time of a block; a call made inside of another has its own."""
+def recording(method: str, asked: Any = None) -> Iterator[CallLedger]:
+    """Keep a ledger for the time of a block; a call made inside of another has its own.
+
+    Args:
+        method: Class and method.
+        asked: Whoever knows the ranks' side of it: has `spans(since)`.
+    """
     outer, began = _current.ledger, time.perf_counter()
-    ledger = _current.ledger = CallLedger(method)
+    ledger = _current.ledger = CallLedger(method, asked=asked)
     try:
         yield ledger
     finally:
         _current.ledger = outer
-        known = sum(ledger.seconds.values())
+        ledger.ended, known = time.time(), sum(ledger.seconds.values())
         ledger.seconds["collect"] += max(0.0, time.perf_counter() - began - known)
         for listener in _listeners:
             listener(ledger)
