@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
     from ray.cluster_utils import Cluster
 
+# Five ranks import torch for the first of these tests; on a busy machine that takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
 WIDE = 4000  # numbers a row: far more than what travels inside a header
 
 
 def group_of(cls: type, ranks: int, name: str) -> RayWorkerGroup[Any]:
     return RayWorkerGroup(
-        RayResourcePool([ranks], cpus_per_process=0.1), RayClassWithInitArgs(cls), name_prefix=name, start_timeout=170
+        RayResourcePool([ranks], cpus_per_process=0.1), RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400
     )
 
 

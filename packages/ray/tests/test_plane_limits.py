@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
     from ray.cluster_utils import Cluster
 
+# Five ranks import torch for the first of these tests; on a busy machine that takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
 MEGABYTE = 1 << 20
 
 
 def group_of(cls: type, ranks: int, name: str, **where: Any) -> RayWorkerGroup[Any]:
     pool = RayResourcePool([ranks], cpus_per_process=0.1, **where)
-    return RayWorkerGroup(pool, RayClassWithInitArgs(cls), name_prefix=name, start_timeout=170)
+    return RayWorkerGroup(pool, RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ ray.init(address="local", num_cpus=4, include_dashboard=False, namespace="fanfol
          logging_level="ERROR", object_store_memory=80 * 1024 * 1024)
 def group(cls):
     pool = RayResourcePool([2], cpus_per_process=0.1)
-    return RayWorkerGroup(pool, RayClassWithInitArgs(cls), start_timeout=170)
+    return RayWorkerGroup(pool, RayClassWithInitArgs(cls), start_timeout=400)
 makers, readers = group(Maker), group(Reader)
 future = makers.grow(numbered(8), 1 << 20)
 found = [len(future), readers.total(future)]
