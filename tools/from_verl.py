@@ -278,13 +278,21 @@ def run(files: Sequence[Path], *, write: bool) -> int:
         changed += 1
         sys.stdout.writelines(difference(path, done))
         if write:
-            path.write_bytes(done.new.encode(encoding))
+            replace_text(path, done.new.encode(encoding))
     print_table(rows)
     print(
         f"{read} files read, {statements} imports in {changed} of them {'rewritten' if write else 'would change'}, "
         f"{len(rows)} places to look at." + ("" if write or not changed else " Nothing was written; --write does it.")
     )
     return 1 if failed else 0
+
+
+def replace_text(path: Path, content: bytes) -> None:
+    """Put a new file in a file's place: whole or not at all, and never into other links to it, such as a cache's."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(content)
+    new.chmod(path.stat().st_mode & 0o7777)
+    new.replace(path)
 
 
 def difference(path: Path, done: Rewriting) -> Iterator[str]:

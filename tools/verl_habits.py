@@ -25,13 +25,8 @@ class Advice(NamedTuple):
     text: str
 
 
-_PROFILING = (
-    "leave it out, and profile inside the worker, or set a runtime_env with RayClassWithInitArgs.update_options"
-)
 GROUP_OPTIONS: Mapping[str, Advice] = {
     "ray_wait_register_center_timeout": Advice(REFUSED, "say start_timeout=SECONDS"),
-    "profile_steps": Advice(REFUSED, _PROFILING),
-    "worker_nsight_options": Advice(REFUSED, _PROFILING),
 }
 
 KEYWORDS: Mapping[str, Mapping[str, Advice]] = {
@@ -45,7 +40,7 @@ ATTRIBUTES: Mapping[str, Advice] = {
     "_bind_worker_method": Advice(REFUSED, "leave it out; groups bind their methods themselves"),
     "_block_until_all_workers_alive": Advice(REFUSED, "leave it out; the constructor returns when all ranks are ready"),
     "_collect_info": Advice(REFUSED, "ask group.mesh(name).collectors()"),
-    "_dispatch_info": Advice(REFUSED, "ask group.mesh(name).size: the number of shares that rows are divided into"),
+    "_dispatch_info": Advice(REFUSED, "ask group.mesh(name).size(): into how many shares rows are divided"),
     "_execute_remote_single_worker": Advice(
         REFUSED, "call group[rank].method() or group.workers[rank].method.remote()"
     ),

@@ -3,6 +3,7 @@
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import shutil
 import subprocess
 import sys
@@ -27,10 +28,10 @@ class _Nothing(ModuleType):
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what no other finder has found, while verl is imported."""
+    """Finds what verl itself asks for and no other finder has found; other packages do without what they lack."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname.split(".", maxsplit=1)[0] in {"verl", "torch_npu", "modelscope", *sys.stdlib_module_names}:
+        if fullname.split(".", maxsplit=1)[0] in {"verl", "torch_npu", "modelscope"} or _asked_by() != "verl":
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -41,14 +42,26 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing is in it."""
 
 
+def _asked_by() -> str:
+    """Top package of the module whose import statement is being executed."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name not in {__name__, "importlib", "importlib._bootstrap", "importlib._bootstrap_external"}:
+            return name.split(".", maxsplit=1)[0]
+        frame = frame.f_back
+    return ""
+
+
 def load(folder: Path) -> Any:
     """Install verl into `folder` and return its `DataProto`, or the reason why it cannot be had."""
     if not (folder / "verl").exists():
-        installer = [found] if (found := shutil.which("uv") or (str(UV) if UV.exists() else None)) else None
+        found = shutil.which("uv") or (str(UV) if UV.exists() else None)
+        # Without a cache, because uv links files of a target folder to it: who edits one edits it for everybody.
         command = (
-            [*installer, "pip", "install", "--python", sys.executable]
-            if installer
-            else [sys.executable, "-m", "pip", "install"]
+            [found, "pip", "install", "--no-cache", "--python", sys.executable]
+            if found
+            else [sys.executable, "-m", "pip", "install", "--no-cache-dir"]
         )
         done = subprocess.run(
             [*command, "--no-deps", "--target", str(folder), f"verl=={VERSION}"],

@@ -1,6 +1,6 @@
 """The figures of the container: A and B alternate in one process, medians of the ratios, a table and JSON.
 
-    python bench/container.py [--json FILE] [--verl FOLDER | --without-verl] [--tokens T] [--rounds N]
+    python bench/container.py [--json FILE] [--verl FOLDER | --without-verl] [--tokens T] [--rounds N] [--only SECTION]
 
 Only ratios count; the machine may be loaded. Batches: B rows of T tokens, four int64 and three float32 columns, eight
 object columns. verl 0.9.1 comes from the registry, without its dependencies; where it cannot be had, that is said.
@@ -138,7 +138,7 @@ def put_and_get(bench: Bench, verl: Any, tokens: int) -> None:
         bench.compare(f"get and touch every column, {name} / dict of arrays", lambda: get()._columns(), sent(bare))
 
 
-def fields(bench: Bench) -> None:
+def fields(bench: Bench, _verl: Any, _tokens: int) -> None:
     few, many = (
         DataProto.from_dict({f"c{at}": torch.zeros(256, (13 << 20) // count // 256) for at in range(count)}, None, META)
         for count in (7, 64)
@@ -203,7 +203,7 @@ def with_buffer(bench: Bench, batch: DataProto, pieces: list[DataProto], index: 
     bench.compare("repeat(2) with out= / warm copy", lambda: half.repeat(2, out=out), warm_copy, most=1.3)
 
 
-def mini_batches(bench: Bench, verl: Any) -> None:
+def mini_batches(bench: Bench, verl: Any, _tokens: int) -> None:
     tensors, arrays = columns(16, 1024), objects(16)
     batch = DataProto.from_dict(tensors, arrays, META)
 
@@ -234,7 +234,7 @@ def mini_batches(bench: Bench, verl: Any) -> None:
         bench.compare("mini-batches / verl", ours, lambda: list(other.make_iterator(2, 1)))
 
 
-def union(bench: Bench, verl: Any) -> None:
+def union(bench: Bench, verl: Any, _tokens: int) -> None:
     tensors = {f"c{at}": torch.rand(256, 1024) for at in range(64)}
     copies = {name: column.clone() for name, column in tensors.items()}
     one, two = DataProto.from_dict(tensors), DataProto.from_dict(copies)
@@ -251,7 +251,7 @@ def union(bench: Bench, verl: Any) -> None:
         bench.compare("union of equal columns / verl", lambda: one.union(two), lambda: first.union(second))
 
 
-def imports(bench: Bench) -> None:
+def imports(bench: Bench, _verl: Any, _tokens: int) -> None:
     def cpu(statement: str) -> float:
         script = f"import time; start = time.process_time(); {statement}; print(time.process_time() - start)"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -266,13 +266,24 @@ def imports(bench: Bench) -> None:
     print(_line(bench.figures[-1]), flush=True)
 
 
+SECTIONS: dict[str, Callable[[Bench, Any, int], None]] = {
+    "put": put_and_get,
+    "fields": fields,
+    "rows": rows,
+    "mini-batches": mini_batches,
+    "union": union,
+    "import": imports,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--verl", type=Path, default=Path(tempfile.gettempdir()) / "fanfold-bench-verl")
+    parser.add_argument("--verl", type=Path, default=Path(tempfile.gettempdir()) / "fanfold-bench-container")
     parser.add_argument("--without-verl", action="store_true")
     parser.add_argument("--tokens", type=int, default=2048, help="T of the larger batches; 8192 needs 3 GB of memory")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", nargs="*", default=list(SECTIONS), choices=SECTIONS, help="some of the sections")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = None if options.without_verl else load(options.verl)
@@ -281,12 +292,8 @@ def main() -> None:
     print(f"{versions}, T = {options.tokens}; {missing or ('verl 0.9.1' if verl else 'without verl')}")
     print(f"{'A / B':<66} {'ratio':>9}  {'A':>9} {'B':>9}  target")
     bench = Bench(options.rounds)
-    put_and_get(bench, verl, options.tokens)
-    fields(bench)
-    rows(bench, verl, options.tokens)
-    mini_batches(bench, verl)
-    union(bench, verl)
-    imports(bench)
+    for name in options.only:
+        SECTIONS[name](bench, verl, options.tokens)
     if options.json:
         report = {
             "versions": versions,

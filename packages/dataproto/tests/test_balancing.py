@@ -88,6 +88,8 @@ def test_equal_sizes() -> None:
         ([1, -2, 3], r"weights: row 1 has -2.0; expected finite numbers of at least 0"),
         ([1, 2, float("nan")], r"weights: row 2 has nan"),
         (["a", "b", "c"], r"weights: expected numbers, one for each row"),
+        (["1", "2", "3"], r"weights: expected numbers, one for each row \(got values of <U1\)"),
+        (np.array([1, "2", 3], dtype=object), r"weights: expected numbers, one for each row \(got values of object\)"),
         (3, r"weights: the shape is \[\]"),
     ],
 )

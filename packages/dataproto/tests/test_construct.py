@@ -36,6 +36,7 @@ def test_dictionaries_of_the_caller_stay_as_they_are() -> None:
         ({}, {"s": ["x"], "t": ["y", "z"]}, r"non-tensor column 't' has 2 rows; expected 1, as column 's' have"),
         ({"a": torch.tensor(1.0)}, {}, r"column 'a' is a 0-d tensor; expected at least one dimension"),
         ({}, {"s": np.array(1)}, r"non-tensor column 's' is a 0-d array"),
+        ({"a": torch.zeros(1)}, {"a": ["x"]}, r"column 'a' is a tensor column and a non-tensor column; expected one"),
         ({"a": torch.zeros(2, 2).to_sparse()}, {}, r"column 'a' has the layout torch.sparse_coo"),
     ],
 )
@@ -66,6 +67,12 @@ def test_nested_tensors_of_the_old_layout_are_refused() -> None:
         (lambda: DataProto(non_tensor_batch={"a": [1]}), r"non-tensor column 'a' is a list; expected a numpy array"),  # type: ignore[dict-item]
         (lambda: DataProto(non_tensor_batch=[1]), r"non_tensor_batch is a list; expected a dict"),  # type: ignore[arg-type]
         (lambda: DataProto(non_tensor_batch={1: np.zeros(1)}), r"non_tensor_batch has the key 1; expected names"),  # type: ignore[dict-item]
+        (lambda: DataProto.from_dict([1]), r"tensors is a list; expected a dict"),  # type: ignore[arg-type]
+        (lambda: DataProto.from_dict({1: torch.zeros(1)}), r"tensors has the key 1; expected names"),  # type: ignore[dict-item]
+        (lambda: DataProto.from_dict(None, [1]), r"non_tensors is a list; expected a dict"),  # type: ignore[arg-type]
+        (lambda: DataProto.from_dict(None, {"s": {1, 2}}), r"non-tensor column 's' is a set"),
+        (lambda: DataProto.from_dict(None, None, [1]), r"meta_info is a list; expected a dict"),  # type: ignore[arg-type]
+        (lambda: DataProto.from_single_dict([1]), r"data is a list; expected a dict"),  # type: ignore[arg-type]
         (lambda: DataProto(meta_info=3), r"meta_info is a int; expected a dict"),  # type: ignore[arg-type]
         (lambda: DataProto(merge={"a": "mode"}), r"the merge rule for 'a' is 'mode'; expected a function or one of"),
         (

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,38 @@ import torch
 
 import fanfold.dataproto
 import fanfold.dataproto.tensordicts
-from fanfold.dataproto import DataProto
+from fanfold.dataproto import (
+    BalancedSplit,
+    DataProto,
+    DataProtoConfig,
+    DataProtoFuture,
+    Header,
+    MiniBatches,
+    RemoteBatch,
+)
 
-# Working examples would need a cluster store, process groups, or say no more than the sentence.
-WITHOUT = {
-    "all_gather_data_proto",
-    "header_of",
-    "get_keys",
-    "pop",
-    "pop_keys",
-    "concat_tensordict_with_none_bsz",
-    "union_tensor_dict",
-    "assert_tensordict_eq",
-    "unpad",
-    "get",
-    "deserialize_single_tensor",
-    "serialize_tensordict",
-    "deserialize_tensordict",
-}
+WITHOUT = {"all_gather_data_proto"}  # an example would need a process group
+
+
+class Store:
+    """What the examples call `store`: parts in this process."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+
+    def put(self, value: object) -> int:
+        self.held[len(self.held)] = value
+        return len(self.held) - 1
+
+    def fetch(self, handles: Sequence[int], timeout: float | None) -> list[Any]:
+        return [self.held[handle] for handle in handles]
+
+    def header(self, handle: int, timeout: float | None) -> Any:
+        return self.held[handle]
+
+    def free(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            self.held[handle] = None
 
 
 def modules() -> Iterator[str]:
@@ -44,17 +58,22 @@ def modules() -> Iterator[str]:
 @pytest.mark.parametrize("name", list(modules()))
 def test_examples(name: str) -> None:
     module = importlib.import_module(name)
-    names: dict[str, Any] = {"torch": torch, "np": np, "Path": Path, "tempfile": tempfile}
-    names |= vars(tensordict) | vars(fanfold.dataproto) | vars(module)
+    names: dict[str, Any] = vars(tensordict) | vars(fanfold.dataproto) | vars(module)
+    names |= {"torch": torch, "np": np, "Path": Path, "tempfile": tempfile, "store": Store()}
     for example in doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names):
         failed = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example)
         assert failed.failed == 0, example.name
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    for name, value in inspect.getmembers(DataProto):
-        if not name.startswith("_"):
-            yield f"DataProto.{name}", value
+    for owner in (DataProto, DataProtoConfig, DataProtoFuture, RemoteBatch, MiniBatches, BalancedSplit, Header):
+        for name, value in inspect.getmembers(owner):
+            if (
+                not name.startswith("_")
+                and name not in {"count", "index"}
+                and (inspect.isroutine(value) or isinstance(value, property))
+            ):
+                yield f"{owner.__name__}.{name}", value
     for package in (fanfold.dataproto, fanfold.dataproto.tensordicts):
         for name in package.__all__:
             value = getattr(package, name)

@@ -24,14 +24,18 @@ def test_union_tensor_dict_is_all_or_nothing() -> None:
     assert sorted(one.keys()) == ["a", "b"]
     with pytest.raises(MergeError, match=r"batch sizes \[2\] and \[3\]"):
         union_tensor_dict(one, TensorDict({}, batch_size=[3]))
+    with pytest.raises(ColumnTypeError, match="union_tensor_dict got a dict; expected a TensorDict"):
+        union_tensor_dict(one, {"a": 1})  # type: ignore[arg-type]
 
 
 def test_union_numpy_dict_is_all_or_nothing() -> None:
     one = {"a": np.array([[np.arange(2)], None], dtype=object)}
-    union_numpy_dict(one, {"a": np.array([[np.arange(2)], None], dtype=object), "b": np.ones(1)})
+    union_numpy_dict(one, {"a": np.array([[np.arange(2)], None], dtype=object), "b": np.ones(2)})
     assert sorted(one) == ["a", "b"]
     with pytest.raises(MergeError, match="'b' differs: array"):
-        union_numpy_dict(one, {"c": np.ones(1), "b": np.zeros(1)})
+        union_numpy_dict(one, {"c": np.ones(2), "b": np.zeros(2)})
+    with pytest.raises(MergeError, match="'c' has 3 rows, 'a' has 2; expected as many in every array"):
+        union_numpy_dict(one, {"c": np.ones(3)})
     with pytest.raises(ColumnTypeError, match="'b' is a ndarray and a list"):
         union_numpy_dict(one, {"b": [1]})  # type: ignore[dict-item]
     assert sorted(one) == ["a", "b"]

@@ -3,6 +3,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from fanfold.dataproto import (
+    ColumnTypeError,
     WireError,
     deserialize_single_tensor,
     deserialize_tensordict,
@@ -61,5 +62,9 @@ def test_damage_is_a_typed_error() -> None:
         deserialize_tensordict(3)
     with pytest.raises(WireError, match="which this process does not have"):
         deserialize_tensordict(((2,), "no such device", {}))
+    jagged = torch.nested.as_nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)
+    for wrong, message in ((jagged, "of the layout torch.jagged"), ([1], "got a list")):
+        with pytest.raises(ColumnTypeError, match=f"{message}; expected a dense tensor"):
+            serialize_single_tensor(wrong)  # type: ignore[arg-type]
     with pytest.raises(WireError, match="a tensor on the meta device has no values"):
         serialize_single_tensor(torch.zeros(2, device="meta"))

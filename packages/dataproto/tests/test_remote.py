@@ -207,7 +207,7 @@ def test_misuse() -> None:
     with pytest.raises(MergeError, match="entry 1 belongs to another store"):
         DataProtoFuture.concat([produced(Shelf(), (0, 1)), produced(Shelf(), (0, 1))])
     with pytest.raises(ColumnTypeError, match="entry 0 is a int"):
-        DataProtoFuture.concat([3])  # type: ignore[list-item]
+        DataProtoFuture.concat([3])
 
 
 @given(batch=st.from_type(DataProto), data=st.data())
@@ -252,6 +252,23 @@ def test_a_staged_batch() -> None:
     assert repr(remote) == "RemoteBatch: 2 rows, columns ['a', 'b', 's'], freed"
     with pytest.raises(ColumnTypeError, match="stage got a int"):
         RemoteBatch.stage(3, shelf)  # type: ignore[arg-type]
+
+
+def test_staged_batches_join_futures() -> None:
+    shelf = Shelf()
+    remote = RemoteBatch.stage(numbered(0, 2), shelf)
+    later = DataProtoFuture.concat([remote, produced(shelf, (2, 4)), remote.slice(1)])
+    assert later.get()["i"].tolist() == [0, 1, 2, 3, 1]
+    other = RemoteBatch.stage(DataProto.from_dict({"w": torch.arange(2.0)}), shelf)
+    assert remote.future().union(other).columns() == ["i", "s", "w"]
+
+
+def test_a_header_is_read_once_for_all_pieces() -> None:
+    shelf = Shelf()
+    future = produced(shelf, (0, 3), (3, 8))
+    first, second = future.chunk(2)
+    assert [len(first), len(second), second.select(["i"]).rows(), future.rows()] == [4, 4, 4, 8]
+    assert shelf.asked == ["h0", "h2"]
 
 
 def test_a_part_by_name() -> None:

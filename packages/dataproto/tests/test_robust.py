@@ -177,6 +177,12 @@ def test_offsets_beyond_the_values_are_refused() -> None:
         rebuild(DataProto, TAG, (2, 2, False, None, None), described, pickle.dumps(({}, {}, [])), buffers)["ids"]
 
 
+def test_a_payload_cannot_become_large_by_naming_one_buffer_often() -> None:
+    columns = [(f"c{at}", ("d", "float32", (4,), 0)) for at in range(2)]
+    with pytest.raises(WireError, match="two tensors of a received batch are said to be in buffer 0"):
+        touched(rebuild(DataProto, TAG, (4, 1, False, None, None), (None, [], columns), b"", [bytes(16)]))
+
+
 def test_another_version_says_so() -> None:
     with pytest.raises(WireError, match=r"fanfold\.dataproto/999.*expected 'fanfold\.dataproto/1'"):
         rebuild(DataProto, "fanfold.dataproto/999", None, None, b"", [])

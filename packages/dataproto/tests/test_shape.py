@@ -98,6 +98,9 @@ def test_sample_level_repeat() -> None:
         numbered(3).sample_level_repeat([1, 2])
     with pytest.raises(SplitError, match="negative entry -1"):
         numbered(2).sample_level_repeat([1, -1])
+    for wrong in ([1.0, 1.0, 1.0], ["a", "b", "c"], [[1], [1, 2], 3]):
+        with pytest.raises(SplitError, match="expected 3 integers, one for each row"):
+            numbered(3).sample_level_repeat(wrong)
     with pytest.raises(ColumnTypeError, match="repeat_times is a int"):
         numbered(2).sample_level_repeat(2)
 

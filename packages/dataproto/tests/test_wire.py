@@ -191,6 +191,9 @@ def test_what_cannot_be_pickled_is_named() -> None:
     batch = DataProto.from_dict({"x": torch.zeros(3)}, {"s": ["a", {"deep": [Unpicklable()]}, "c"]})
     with pytest.raises(WireError, match=r"column 's', row 1: a dict cannot be pickled \(TypeError: no way\)"):
         pickle.dumps(batch)
+    inside = TensorDict({"each": NonTensorStack(NonTensorData(1), NonTensorData(Unpicklable()))}, batch_size=[2])
+    with pytest.raises(WireError, match=r"column 't\.each', row 1: a Unpicklable cannot be pickled"):
+        pickle.dumps(DataProto.from_dict({"t": inside}))
     with pytest.raises(WireError, match=r"meta_info\['lock'\]: a Unpicklable cannot be pickled"):
         pickle.dumps(DataProto(meta_info={"lock": Unpicklable()}))
 

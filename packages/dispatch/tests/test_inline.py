@@ -46,6 +46,10 @@ class Worker:
         return batch
 
     @register(Dispatch.ONE_TO_ALL)
+    def rank(self) -> int:
+        return current_call().rank
+
+    @register(Dispatch.ONE_TO_ALL)
     async def later(self, x: int) -> int:
         await asyncio.sleep(0)
         return x
@@ -130,3 +134,37 @@ def test_what_cannot_be_called_is_named() -> None:
         run_inline("double", [], table(1))
     with pytest.raises(ArgumentError, match="got workers Worker, OtherWorker, expected at least one, all of one class"):
         InlineGroup([Worker(), OtherWorker()])
+
+
+GRID = Mesh.from_sizes("train", {"tp": 2, "dp": 2})
+
+
+@pytest.mark.parametrize(
+    ("part", "ranks"),
+    [
+        (lambda group: group, [0, 1, 2, 3]),
+        (lambda group: group.slice(), [0, 1, 2, 3]),
+        (lambda group: group.slice([3, 1]), [1, 3]),
+        (lambda group: group.slice(dp=1), [2, 3]),
+        (lambda group: group.slice(dp=1, tp=[0, 1]).slice(tp=0, mesh="train"), [2]),
+        (lambda group: group.slice(lambda at: at["dp"] == at["tp"]), [0, 3]),
+        (lambda group: group.slice(lambda at: at["tp"] == 1, dp=0), [1]),
+    ],
+)
+def test_a_call_to_a_slice(part: Any, ranks: list[int]) -> None:
+    group = part(InlineGroup([Worker() for _ in range(4)], meshes=[GRID]))
+    assert group.call("rank") == ranks
+    assert group.call("same", Rows("abcde")) == Rows("abcde")
+    assert sum(group.plan("same", Rows("abcde")).rows(rank) > 0 for rank in ranks) == len(ranks)
+
+
+def test_a_slice_that_cannot_be_is_refused() -> None:
+    group = InlineGroup([Worker() for _ in range(4)], meshes=[GRID, Mesh.from_sizes("other", {"dp": 4})])
+    with pytest.raises(MeshError, match=r"^slice\(\) by places: got no mesh, there are train, other; say which"):
+        group.slice(dp=0)
+    with pytest.raises(MeshError, match="mesh 'other' has no axis 'tp'; its axes are dp"):
+        group.slice(mesh="other", tp=0)
+    with pytest.raises(ArgumentError, match=r"got ranks \[\], expected at least one, each once, of 0 to 3"):
+        group.slice(mesh="other", dp=7).call("rank")
+    with pytest.raises(ArgumentError, match=r"got ranks \[2, 4\], expected"):
+        group.slice([4, 2]).call("rank")

@@ -162,6 +162,7 @@ def _serve(pipe: Any) -> None:
         except Exception as error:  # noqa: BLE001  # whatever a method raises is its outcome
             outcome = Failure(error, traceback.format_exc())
         pipe.send(outcome)
+        message = value = outcome = None  # type: ignore[assignment]  # an error holds the worker that raised it
 
 
 def _do(worker: Any, message: Any) -> tuple[Any, Any]:

@@ -21,6 +21,7 @@ def test_the_door() -> None:
             "MegatronWorker",
             "ModelConfig",
             "ModelConfigError",
+            "ModelProvider",
             "ModelWorker",
             "NonFiniteLossError",
             "NotInitialisedError",

@@ -48,6 +48,7 @@ LAYOUTS = {
     "cp2": (ParallelConfig(context=2, data=1), {}),
     "tp2-sp": (ParallelConfig(tensor=2, data=1, sequence_parallel=True), {}),
     "dp2-distributed": (ParallelConfig(data=2), {"optimizer": OptimizerConfig(distributed=True)}),
+    "dp2-overlap": (ParallelConfig(data=2), {"optimizer": OptimizerConfig(overlap_gradients=True)}),
     "tp2-dp2": (ParallelConfig(tensor=2, data=2), {}),
     "tp2-pp2": (ParallelConfig(tensor=2, pipeline=2, data=1), {}),
     "tp2-cp2": (ParallelConfig(tensor=2, context=2, data=1), {}),

@@ -71,7 +71,7 @@ def test_training_lowers_the_loss(trainer: Any) -> None:
 
 def test_init_says_what_is_there(trainer: Any) -> None:
     assert trainer.init_model() == [
-        {"parameters": ModelConfig().parameter_count, "device": "cpu gloo float32", "rank": 0}
+        {"parameters": ModelConfig().parameter_count, "device": "cpu gloo float32", "rank": 0, "step": 0}
     ]
 
 

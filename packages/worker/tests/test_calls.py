@@ -22,6 +22,7 @@ from fanfold.worker import (
     wait,
 )
 from fanfold.worker.testing import Fault, FaultyBackend
+from fanfold.worker.threads import ThreadsBackend
 from gates import Gated, gate
 
 if TYPE_CHECKING:
@@ -245,6 +246,41 @@ def test_dying_rank_is_lost_from_then_on() -> None:
             with pytest.raises(WorkerLostError, match="made to die"):
                 group.number().result()
         assert group[0].number().result() == [0]
+
+
+def test_rank_that_was_made_to_die_can_be_recovered() -> None:
+    backend: Any = FaultyBackend(ThreadsBackend(), [Fault(1, "dies", method="number", times=1)])
+    with WorkerGroup([2], Doubler, backend=backend) as group:
+        with pytest.raises(WorkerLostError, match="made to die"):
+            group.number().result()
+        assert "rank 1 is gone: made to die" in group.why_stuck().splitlines()[2]
+        assert list(backend.lost(group._members)) == [1]
+        assert group.recover() == [1]
+        assert backend.lost(group._members) == {}
+        assert group.number().result() == [0, 1]
+
+
+def test_rank_whose_reply_was_lost_is_busy_until_it_is_recovered() -> None:
+    backend = FaultyBackend(ThreadsBackend(), [Fault(1, "loses_reply", method="number", times=1)])
+    with WorkerGroup([2], Doubler, backend=backend, call_timeout=0.05) as group:
+        with pytest.raises(WaitTimeoutError, match="_0:1"):
+            group.number().result()
+        with pytest.raises(BusyRankError, match=r"rank 1 .* has been inside Doubler\.number"):
+            group.number()
+        assert group.recover() == [1]
+        assert group.number.options(timeout=30)().result() == [0, 1]
+
+
+def test_late_reply_can_be_cancelled() -> None:
+    backend = FaultyBackend(ThreadsBackend(), [Fault(0, "slow", seconds=3600)])
+    with WorkerGroup([2], Doubler, backend=backend) as group:
+        call = group.number()
+        while call[0].handle.outcome is None:
+            time.sleep(0.001)
+        assert call.so_far().keys() <= {1}
+        assert call.cancel()[0] == "running"
+        with pytest.raises(CallCancelledError):
+            call.result()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -228,7 +228,9 @@ def test_recover_renews_nothing_that_is_well() -> None:
 
 
 def test_recover_needs_a_backend_that_can() -> None:
-    blind = WorkerGroup([1], Hooked, backend=FaultyBackend(InlineBackend()))
+    backend: Any = FaultyBackend(InlineBackend())
+    del backend.renew
+    blind = WorkerGroup([1], Hooked, backend=backend)
     with blind, pytest.raises(GroupUsageError, match="the faulty inline backend cannot replace ranks"):
         blind.recover()
     attached: WorkerGroup[Any] = WorkerGroup.__new__(WorkerGroup)

@@ -68,8 +68,9 @@ def test_ranks_run_here_one_after_the_other() -> None:
     assert "FANFOLD_TEST_OWN" not in os.environ
 
 
-def test_write_into_a_read_only_batch_is_noticed() -> None:
-    with WorkerGroup([2], Reader) as group:
+@pytest.mark.parametrize("backend", ["inline", "threads"])
+def test_write_into_a_read_only_batch_is_noticed(backend: str) -> None:
+    with WorkerGroup([2], Reader, backend=backend) as group:
         mine = Ledger([1, 2, 3])
         assert group.total(mine).rows == [3, 3]
         with pytest.raises(

@@ -56,12 +56,14 @@ def test_last_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder: Any = types.ModuleType("torch._C._distributed_c10d")
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
     assert last_collective() == ""
-    entries: list[dict[str, str]] = []
+    entries: list[dict[str, Any]] = []
     recorder._dump_fr_trace_json = lambda: json.dumps({"entries": entries}).encode()
     assert last_collective() == ""
     entries += [{"profiling_name": "nccl:broadcast", "state": "completed"}]
     entries += [{"profiling_name": "nccl:all_reduce", "state": "started"}]
     assert last_collective() == "last collective: nccl:all_reduce (started)"
+    entries[-1]["collective_seq_id"] = 7
+    assert last_collective() == "last collective: nccl:all_reduce number 7 (started)"
 
 
 def test_why_stuck_of_a_part() -> None:
@@ -70,6 +72,8 @@ def test_why_stuck_of_a_part() -> None:
         while "gates.py" not in group.why_stuck():
             pass
         assert "why-Gated_0:2" not in group[0:2].why_stuck()
+        stack = group[1].why_stuck().split("stack of rank 1:\n")[1]
+        assert "gates.py" in stack.splitlines()[0]  # what led to the user's method is not shown
         assert "gates.py" in group[1].why_stuck()
         waiting = group[1].quick.options(blocking=False)()
         assert group[1].why_stuck().splitlines()[1].split()[:1] == ["1"]

@@ -92,9 +92,15 @@ def _numbers(name: str, found: Any) -> Tensor:
     if isinstance(found, Tensor) and found.is_nested:
         return jagged.parts(found, Shared()).offsets.diff().cpu().double()
     try:
-        counts = (
-            found.detach().cpu() if isinstance(found, Tensor) else torch.as_tensor(np.asarray(found, dtype=np.float64))
-        )
+        counts = found.detach().cpu() if isinstance(found, Tensor) else _as_numbers(found)
     except (TypeError, ValueError) as error:
         raise SplitError(f"{name}: expected numbers, one for each row ({error})") from None
     return counts.double() if counts.dim() < 2 else counts.flatten(1).sum(1, dtype=torch.float64)  # noqa: PLR2004 (a mask)
+
+
+def _as_numbers(found: Any) -> Tensor:
+    values = np.asarray(found)
+    of_objects = values.dtype == object
+    if any(isinstance(cell, str | bytes) for cell in values.flat) if of_objects else values.dtype.kind not in "biuf":
+        raise ValueError(f"got values of {values.dtype}")  # numpy would read the text "3" as a number
+    return torch.as_tensor(values.astype(np.float64))

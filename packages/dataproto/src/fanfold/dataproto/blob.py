@@ -9,7 +9,7 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
 from fanfold.dataproto.errors import DataProtoError, WireError
-from fanfold.dataproto.objects import Array
 
 _OUTSIDE_FROM = 16 * 1024  # bytes; below this a buffer of its own costs more than a copy
 
@@ -105,10 +104,10 @@ def loads(block: Any, buffers: Sequence[Any], *, writable: bool) -> Any:
         ) from error
 
 
-def culprit(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> str | None:
+def culprit(columns: Iterable[tuple[str, Iterable[Any]]], meta: Mapping[str, Any]) -> str | None:
     """Say which column and row, or which key of `meta_info`, cannot be pickled; None when each can."""
-    for name, array in arrays.items():
-        for row, cell in enumerate(array):
+    for name, cells in columns:
+        for row, cell in enumerate(cells):
             if (text := _failure(cell)) is not None:
                 return f"column {name!r}, row {row}: {text}"
     for key, value in meta.items():

@@ -13,7 +13,7 @@ from fanfold.dataproto import objects
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, ColumnTypeError, MergeError
 from fanfold.dataproto.meta import copy_meta
-from fanfold.dataproto.state import BatchState
+from fanfold.dataproto.state import BatchState, checked_mapping, refuse_two_kinds
 from fanfold.dataproto.table import Table, from_tensordict
 
 
@@ -52,14 +52,16 @@ class Constructing(BatchState):
             raise ColumnError(
                 f"num_batch_dims is {num_batch_dims}; expected 1, the rows. See fold_batch_dim for groups."
             )
-        arrays = {name: objects.as_column(name, values) for name, values in (non_tensors or {}).items()}
-        made = cls._made(_table_of(tensors or {}), arrays, meta_info)
+        given = checked_mapping("non_tensors", non_tensors)
+        arrays = {name: objects.as_column(name, values) for name, values in given.items()}
+        made = cls._made(_table_of(checked_mapping("tensors", tensors)), arrays, meta_info)
         made._auto_padding = bool(auto_padding)
         return made
 
     @classmethod
     def _made(cls, tensors: Table | None, arrays: dict[str, Any], meta: Mapping[str, Any] | None) -> Self:
-        made = cls._of_parts(tensors, arrays, copy_meta(dict(meta or {})))
+        made = cls._of_parts(tensors, arrays, copy_meta(dict(checked_mapping("meta_info", meta))))
+        refuse_two_kinds(made._columns(), arrays)
         made._rows()
         return made
 
@@ -77,6 +79,7 @@ class Constructing(BatchState):
         >>> sorted(batch.batch.keys()), sorted(batch.non_tensor_batch)
         (['x'], ['s'])
         """
+        checked_mapping("data", data)
         tensors = {name: value for name, value in data.items() if column_rules.is_column(value)}
         arrays = {name: value for name, value in data.items() if isinstance(value, np.ndarray)}
         for name, value in data.items():
@@ -110,7 +113,7 @@ class Constructing(BatchState):
         if num_batch_dims != 1:
             raise ColumnError(f"num_batch_dims is {num_batch_dims}; expected 1, the rows")
         tensors, arrays, values = _sorted_by_part(tensor_dict)
-        meta = dict(meta_info or {})
+        meta = dict(checked_mapping("meta_info", meta_info))
         for name in values.keys() & meta.keys():
             raise ColumnError(f"{name!r} is in meta_info and in the TensorDict; expected it in one of them")
         rows = tensor_dict.batch_size[0] if tensor_dict.batch_size else None
@@ -137,7 +140,8 @@ class Constructing(BatchState):
                 f"a {type(other).__name__} has no {', '.join(missing)}; expected batch, non_tensor_batch and meta_info"
             )
         tensors = None if other.batch is None else from_tensordict(other.batch)
-        arrays = {name: objects.as_column(name, array) for name, array in (other.non_tensor_batch or {}).items()}
+        given = checked_mapping("non_tensor_batch", other.non_tensor_batch)
+        arrays = {name: objects.as_column(name, array) for name, array in given.items()}
         return cls._made(tensors, arrays, other.meta_info)
 
     def to_tensordict(self) -> TensorDict:

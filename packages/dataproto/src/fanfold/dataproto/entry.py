@@ -70,7 +70,7 @@ def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any =
 
 
 def _concat_remote(batches: Sequence[RemoteBatch | DataProtoFuture]) -> DataProtoFuture:
-    return DataProtoFuture.concat([batch.future() if isinstance(batch, RemoteBatch) else batch for batch in batches])
+    return DataProtoFuture.concat(batches)
 
 
 def _part(future: DataProtoFuture, at: int, count: int) -> DataProtoFuture:
@@ -78,7 +78,7 @@ def _part(future: DataProtoFuture, at: int, count: int) -> DataProtoFuture:
 
 
 def _narrowed(future: DataProtoFuture, names: Sequence[str]) -> DataProtoFuture:
-    return future._made(Columns(future._node, tuple(names), lenient=True), [future])
+    return future._made(Columns(future._node, tuple(names), lenient=True), future)
 
 
 def freeze(batch: DataProto) -> Callable[[], str | None]:

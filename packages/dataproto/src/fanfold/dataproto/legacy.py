@@ -22,6 +22,9 @@ def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase
     >>> sorted(union_tensor_dict(one, two).keys())
     ['a', 'b']
     """
+    for each in (tensor_dict1, tensor_dict2):
+        if not isinstance(each, TensorDictBase):
+            raise ColumnTypeError(f"union_tensor_dict got a {type(each).__name__}; expected a TensorDict")
     if tensor_dict1.batch_size != tensor_dict2.batch_size:
         raise MergeError(
             f"union of TensorDicts with the batch sizes {list(tensor_dict1.batch_size)} and "
@@ -42,7 +45,7 @@ def union_numpy_dict(tensor_dict1: dict[str, Array], tensor_dict2: dict[str, Arr
 
     Raises:
         ColumnTypeError: a shared value is no array.
-        MergeError: an array that both have with different content.
+        MergeError: an array that both have with different content, or arrays with different numbers of rows.
 
     >>> union_numpy_dict({"a": np.zeros(1)}, {"a": np.zeros(1), "b": np.ones(1)})
     {'a': array([0.]), 'b': array([1.])}
@@ -53,7 +56,13 @@ def union_numpy_dict(tensor_dict1: dict[str, Array], tensor_dict2: dict[str, Arr
             raise ColumnTypeError(f"{name!r} is a {type(one).__name__} and a {type(two).__name__}; expected arrays")
         if not deep_equal(one, two):
             raise MergeError(f"{name!r} differs: {short(one)} and {short(two)}; expected equal arrays")
-    tensor_dict1.update({name: array for name, array in tensor_dict2.items() if name not in tensor_dict1})
+    united = {**tensor_dict1, **{name: array for name, array in tensor_dict2.items() if name not in tensor_dict1}}
+    rows = {name: array.shape[0] for name, array in united.items() if getattr(array, "ndim", 0)}
+    first = next(iter(rows), None)
+    for name, count in rows.items():
+        if first is not None and count != rows[first]:
+            raise MergeError(f"{name!r} has {count} rows, {first!r} has {rows[first]}; expected as many in every array")
+    tensor_dict1.update(united)
     return tensor_dict1
 
 

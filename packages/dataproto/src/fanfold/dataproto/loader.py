@@ -106,6 +106,14 @@ class MiniBatches(Iterator[P], Generic[P]):
 
         Raises:
             SplitError: the position belongs to another iterator.
+
+        >>> batch = DataProto.from_dict({"x": torch.arange(4)})
+        >>> batches = batch.mini_batches(1, shuffle=True, seed=1)
+        >>> first = next(batches)
+        >>> again = batch.mini_batches(1, shuffle=True)
+        >>> again.load_state_dict(batches.state_dict())
+        >>> [part["x"].item() for part in batches] == [part["x"].item() for part in again]
+        True
         """
         mine = self.state_dict()
         if state.keys() != mine.keys():

@@ -4,6 +4,7 @@ Letters: `B` rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,7 +44,7 @@ def as_column(name: str, values: object) -> Array:
     if isinstance(values, np.ndarray):
         check(name, values)
         return values
-    if isinstance(values, str | bytes | Mapping | Tensor) or not isinstance(values, Sequence | Iterable):
+    if isinstance(values, str | bytes | Mapping | AbstractSet | Tensor) or not isinstance(values, Iterable):
         raise ColumnTypeError(
             f"non-tensor column {name!r} is a {type(values).__name__}; expected a numpy array or a list with one item "
             "for each row. One value for the whole batch belongs into meta_info."

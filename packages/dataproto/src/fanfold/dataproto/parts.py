@@ -30,6 +30,9 @@ class Header(NamedTuple):
 
         Raises:
             RemoteError: neither.
+
+        >>> Header.of({"rows": 3, "columns": ["x"]})
+        Header(type='', rows=3, columns=('x',), nbytes=0, meta=None)
         """
         if isinstance(found, cls):
             return found
@@ -40,7 +43,11 @@ class Header(NamedTuple):
 
 
 def header_of(batch: Any) -> Header:
-    """Describe a batch (or a TensorDict, or anything with a length)."""
+    """Describe a batch (or a TensorDict, or anything with a length).
+
+    >>> header_of(DataProto.from_dict({"x": torch.arange(4)}, meta_info={"step": 1}))[1:]
+    (4, ('x',), 32, {'step': 1})
+    """
     name = f"{type(batch).__module__}.{type(batch).__qualname__}"
     if isinstance(batch, DataProto):
         return Header(name, len(batch), column_names(batch), batch.nbytes, batch._meta_for_view())

@@ -12,7 +12,7 @@ from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto import jagged, leaves
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
 from fanfold.dataproto.columns import Column
-from fanfold.dataproto.errors import WireError
+from fanfold.dataproto.errors import ColumnTypeError, WireError
 from fanfold.dataproto.jagged import Parts, Shared
 
 PlainTensor: TypeAlias = tuple[str, tuple[int, ...], NDArray[np.uint8]]
@@ -22,18 +22,32 @@ _FIELDS = 3
 def serialize_single_tensor(obj: Tensor) -> PlainTensor:
     """Return (dtype name, shape, bytes) of a dense tensor; a contiguous CPU tensor is not copied.
 
+    Raises:
+        ColumnTypeError: no dense tensor; `serialize_tensordict` takes jagged ones.
+
     >>> serialize_single_tensor(torch.tensor([1, 2], dtype=torch.uint8))
     ('uint8', (2,), array([1, 2], dtype=uint8))
     """
+    _refuse_other_than_dense(obj)
     raw = memory_of(obj).reshape(-1).view(np.uint8) if obj.numel() else np.empty(0, dtype=np.uint8)
     return dtype_name(obj.dtype), tuple(obj.shape), raw
 
 
+def _refuse_other_than_dense(obj: object) -> None:
+    if isinstance(obj, Tensor) and obj.layout == torch.strided and not obj.is_nested and not obj.is_quantized:
+        return
+    layout = f" of the layout {obj.layout}" if isinstance(obj, Tensor) else ""
+    raise ColumnTypeError(f"serialize_single_tensor got a {type(obj).__name__}{layout}; expected a dense tensor")
+
+
 def deserialize_single_tensor(arr: Any) -> Tensor:
-    """Return the tensor of (dtype name, shape, bytes), with memory of its own.
+    r"""Return the tensor of (dtype name, shape, bytes), with memory of its own.
 
     Raises:
         WireError: not such a triple, or bytes of another length.
+
+    >>> deserialize_single_tensor(("int16", (2,), b"\x01\x00\x02\x00"))
+    tensor([1, 2], dtype=torch.int16)
     """
     try:
         name, shape, raw = arr
@@ -49,6 +63,9 @@ def serialize_tensordict(batch: TensorDictBase) -> tuple[tuple[int, ...], str | 
 
     A dense column is the triple of `serialize_single_tensor`; others are tuples that start with "jagged", "tensordict",
     "value" or "values".
+
+    >>> serialize_tensordict(TensorDict({"x": torch.zeros(2, dtype=torch.uint8)}, batch_size=[2]))
+    ((2,), None, {'x': ('uint8', (2,), array([0, 0], dtype=uint8))})
     """
     shared = Shared()
     device = None if batch.device is None else str(batch.device)
@@ -73,6 +90,10 @@ def deserialize_tensordict(arr: Any) -> TensorDict:
 
     Raises:
         WireError: not such a triple, or a device that this process does not have.
+
+    >>> plain = TensorDict({"x": torch.arange(2)}, batch_size=[2])
+    >>> deserialize_tensordict(serialize_tensordict(plain))["x"]
+    tensor([0, 1])
     """
     try:
         batch_size, device, columns = arr

@@ -14,25 +14,39 @@ from fanfold.dataproto.parts import Header, header_of
 
 def is_reference(value: object) -> bool:
     """Say whether this is a promise of a batch."""
-    return isinstance(value, concurrent.futures.Future) or callable(getattr(value, "future", None))
+    referring = callable(getattr(value, "future", None)) and not is_staged(value)
+    return isinstance(value, concurrent.futures.Future) or referring
+
+
+def is_staged(value: object) -> bool:
+    """Say whether this is a `RemoteBatch`, whose `future()` is a `DataProtoFuture` and no promise."""
+    return callable(getattr(value, "materialize", None))
 
 
 class References:
-    """A `PartStore` of promises; a part's header is known once the part is there."""
+    """A `PartStore` of promises; a part's header is known once the part is there.
+
+    Args:
+        limit: seconds to wait where the caller of `get` names none
+    """
+
+    def __init__(self, limit: float = 3600.0) -> None:
+        self._limit = limit
 
     def put(self, value: object) -> NoReturn:
         """Refuse: promises are made elsewhere."""
         raise RemoteError(f"a {type(value).__name__} cannot be stored here; expected the store of a backend")
 
     def fetch(self, handles: Sequence[Any], timeout: float | None) -> list[Any]:
-        """Wait for all promises, at most `timeout` seconds together.
+        """Wait for all promises, at most `timeout` seconds together (None: the limit of this store).
 
         Raises:
             RemoteTimeoutError: one was not kept in time; says which.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        seconds = self._limit if timeout is None else timeout
+        until = time.monotonic() + seconds
         waiting = [handle if isinstance(handle, concurrent.futures.Future) else handle.future() for handle in handles]
-        return [_kept(promise, position, timeout, until) for position, promise in enumerate(waiting)]
+        return [_kept(promise, position, seconds, until) for position, promise in enumerate(waiting)]
 
     def header(self, handle: Any, timeout: float | None) -> Header:
         """Wait for the part itself and describe it."""
@@ -48,10 +62,14 @@ class References:
         return hash(References)
 
 
-def _kept(promise: Any, position: int, timeout: float | None, until: float | None) -> Any:
+def _kept(promise: Any, position: int, seconds: float, until: float) -> Any:
     try:
-        return promise.result(None if until is None else max(0.0, until - time.monotonic()))
+        return promise.result(max(0.0, until - time.monotonic()))
+    except concurrent.futures.CancelledError as error:
+        raise RemoteError(f"part {position} was cancelled by whoever was to make it") from error
     except concurrent.futures.TimeoutError as error:
         if not promise.done():
-            raise RemoteTimeoutError(f"part {position} did not arrive within {timeout} s") from error
+            raise RemoteTimeoutError(
+                f"part {position} did not arrive within {seconds} s; raise timeout=, or ask what its rank does"
+            ) from error
         raise  # a TimeoutError that the producer itself raised

@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 from fanfold.dataproto import fetch, indexing, parts
 from fanfold.dataproto.errors import ColumnTypeError, MergeError, RemoteTimeoutError
 from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Slice
+from fanfold.dataproto.references import References, is_reference, is_staged
 from fanfold.dataproto.shape import Uneven
 
 
@@ -56,6 +57,8 @@ class _Limit:
 class DataProtoFuture:
     """Rows that are not here: results that do not exist yet, or batches that stay where they are.
 
+    In the examples, `store` is a `PartStore` of this process.
+
     Args:
         store: where the parts are
         node: the expression; see `of`
@@ -79,6 +82,10 @@ class DataProtoFuture:
 
         Raises:
             MergeError: no parts.
+
+        >>> batch = DataProto.from_dict({"x": torch.arange(4)})
+        >>> DataProtoFuture.of(store, [(header_of(batch), store.put(batch))]).get()["x"]
+        tensor([0, 1, 2, 3])
         """
         leaves = [Leaf(part if isinstance(part, Part) else Part(*part)) for part in found]
         if not leaves:
@@ -88,19 +95,46 @@ class DataProtoFuture:
         return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves), one_call=True), call)
 
     @staticmethod
-    def concat(futures: Sequence["DataProtoFuture"]) -> "DataProtoFuture":
+    def concat(futures: Sequence[Any]) -> "DataProtoFuture":
         """Put futures below each other, without waiting for any of them.
+
+        Args:
+            futures: futures and staged batches of one store; or promises of batches, which need no store: each a
+                `concurrent.futures.Future`, or a reference of a cluster runtime whose `future()` gives one
 
         Raises:
             MergeError: no futures, or futures of different stores.
-        """
-        listed = _futures("concat", futures)
-        return listed[0]._made(Below(tuple(future._node for future in listed)), listed)
+            ColumnTypeError: something else.
 
-    def union(self, *others: "DataProtoFuture") -> Self:
-        """Put the columns of other futures beside these, without waiting; `get` refuses different numbers of rows."""
-        listed = _futures("union", (self, *others))
-        return self._made(Beside(tuple(future._node for future in listed)), listed)
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as pool:
+        ...     made = [pool.submit(DataProto.from_dict, {"x": torch.full((2,), rank)}) for rank in range(2)]
+        ...     DataProtoFuture.concat(made).slice(1, 3).get()["x"].tolist()
+        [0, 1]
+        """
+        listed = list(futures)
+        if listed and all(is_reference(promise) for promise in listed):
+            return DataProtoFuture.of(References(), [(promise, promise) for promise in listed])
+        found = _futures("concat", listed)
+        return found[0]._made(Below(tuple(future._node for future in found)), *found)
+
+    def union(self, *others: Any) -> Self:
+        """Put the columns of other futures beside these, without waiting; `get` refuses different numbers of rows.
+
+        >>> one, two = (RemoteBatch.stage(DataProto.from_dict({name: torch.arange(2)}), store) for name in "xy")
+        >>> one.future().union(two).columns()
+        ['x', 'y']
+        """
+        found = _futures("union", (self, *others))
+        return self._made(Beside(tuple(future._node for future in found)), *found)
+
+    def _made(self, node: Node, *sources: "DataProtoFuture") -> Self:
+        """Make a future of this class and store that knows the headers its sources have read, and their calls."""
+        made = type(self)(self._store, node)
+        made._calls = tuple({id(call): call for source in sources for call in source._calls}.values())
+        for source in sources:
+            made._headers.update(source._headers)
+        return made
 
     def chunk(self, chunks: int, *, uneven: Uneven | None = None) -> list[Self]:
         """Divide into consecutive pieces without waiting; a chunk of a chunk is a piece of that piece.
@@ -110,7 +144,12 @@ class DataProtoFuture:
             uneven: "split" gives sizes that differ by one; "error" and None make `get` refuse what does not divide
 
         Raises:
-            SplitError: fewer than one piece, or `uneven="pad"`, which needs the rows.
+            SplitError: fewer than one piece.
+            ColumnTypeError: `uneven="pad"`, which needs the rows.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> future.chunk(2)[1].chunk(2)[0].get()["x"]
+        tensor([2])
         """
         count = indexing.at_least("chunks", chunks, 1)
         if uneven not in (None, "split", "error"):
@@ -120,7 +159,12 @@ class DataProtoFuture:
         return [self._cut(Chunk(at, count, uneven == "split")) for at in range(count)]
 
     def slice(self, start: int | None = None, end: int | None = None) -> Self:
-        """Return rows `start` to `end` without waiting; negative numbers count from the end."""
+        """Return rows `start` to `end` without waiting; negative numbers count from the end.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> future.slice(-2).get()["x"]
+        tensor([2, 3])
+        """
         return self._cut(Slice(start, end))
 
     def __getitem__(self, rows: Any) -> Self:
@@ -131,18 +175,18 @@ class DataProtoFuture:
         return self.slice(rows.start, rows.stop)
 
     def select(self, columns: Iterable[str]) -> Self:
-        """Keep some columns; where the producer stored columns apart, only these are fetched."""
+        """Keep some columns; where the producer stored columns apart, only these are fetched.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2), "y": torch.ones(2)}), store).future()
+        >>> list(future.select(["y"]).get().batch.keys())
+        ['y']
+        """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
-        return self._made(parts.Columns(self._node, names), [self])
+        return self._made(parts.Columns(self._node, names), self)
 
     def _cut(self, cut: Slice | Chunk) -> Self:
-        return self._made(Cut(self._node, cut), [self])
-
-    def _made(self, node: Node, of: Sequence["DataProtoFuture"]) -> Self:
-        made = type(self)(self._store, node)
-        made._calls = tuple({id(call): call for future in of for call in future._calls}.values())
-        if len(of) == 1:
-            made._headers = self._headers
+        made = self._made(Cut(self._node, cut), self)
+        made._headers = self._headers  # the same parts: whichever piece reads a header first, reads it for all
         return made
 
     def rows(self, timeout: float | None = None) -> int:
@@ -151,6 +195,9 @@ class DataProtoFuture:
         Raises:
             RemoteTimeoutError: a header did not arrive in time.
             SplitError: a chunk that does not divide.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).slice(1).rows()
+        3
         """
         return parts.rows_of(self._node, self._header_reader(_Limit(timeout)))
 
@@ -158,11 +205,20 @@ class DataProtoFuture:
         return self.rows()
 
     def columns(self, timeout: float | None = None) -> list[str]:
-        """Return the names of the columns, waiting for headers only."""
+        """Return the names of the columns, waiting for headers only.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2)}, {"s": ["a", "b"]}), store).future().columns()
+        ['x', 's']
+        """
         return parts.columns_of(self._node, self._header_reader(_Limit(timeout)))
 
     def headers(self, timeout: float | None = None) -> list[Header]:
-        """Return the headers of all parts, in the order of the expression."""
+        """Return the headers of all parts, in the order of the expression.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> [(header.rows, header.columns, header.nbytes) for header in future.headers()]
+        [(4, ('x',), 32)]
+        """
         read = self._header_reader(_Limit(timeout))
         return [read(part) for part in parts.parts_of(self._node)]
 
@@ -176,6 +232,9 @@ class DataProtoFuture:
             RemoteTimeoutError: a header or a part did not arrive in time.
             MissingKeyError: a selected column that no part has.
             MergeError: parts that do not fit together.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().get(timeout=60)["x"]
+        tensor([0, 1, 2, 3])
         """
         if self._call is not None:
             return self._call.result(timeout)
@@ -184,15 +243,27 @@ class DataProtoFuture:
         return assembly(self._store.fetch(handles, limit.left()) if handles else [])
 
     def result(self, timeout: float | None = None) -> Any:
-        """Do the same as `get`."""
+        """Do the same as `get`.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).slice(3).result()["x"]
+        tensor([3])
+        """
         return self.get(timeout)
 
     def done(self) -> bool:
-        """Say whether everything that produces these rows has ended, well or not; never waits."""
+        """Say whether everything that produces these rows has ended, well or not; never waits.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().done()
+        True
+        """
         return all(call.done() for call in self._calls)
 
     def cancel(self) -> list[Any]:
-        """Give up on everything that produces these rows; returns what each call says of it."""
+        """Give up on everything that produces these rows; returns what each call says of it.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().cancel()
+        []
+        """
         return [call.cancel() for call in self._calls]
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -212,6 +283,11 @@ class DataProtoFuture:
         Raises:
             RemoteTimeoutError: a header did not arrive in time.
             MissingKeyError: a selected column that was not stored.
+
+        >>> remote = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4), "y": torch.ones(4)}), store)
+        >>> handles, assembly = remote.future().select(["x"]).slice(2).deferred()
+        >>> len(handles), assembly(store.fetch(handles, None))["x"].tolist()
+        (2, [2, 3])
         """
         return fetch.detached(fetch.plan(self._node, None, None, self._header_reader(_Limit(timeout))))
 
@@ -236,9 +312,12 @@ def _futures(what: str, futures: Iterable[Any]) -> list[DataProtoFuture]:
     listed = list(futures)
     if not listed:
         raise MergeError(f"{what} got no futures; expected at least one")
+    listed = [entry.future() if is_staged(entry) else entry for entry in listed]
     for position, future in enumerate(listed):
         if not isinstance(future, DataProtoFuture):
-            raise ColumnTypeError(f"{what}: entry {position} is a {type(future).__name__}; expected a DataProtoFuture")
+            raise ColumnTypeError(
+                f"{what}: entry {position} is a {type(future).__name__}; expected a DataProtoFuture or a RemoteBatch"
+            )
         if future._store is not listed[0]._store and future._store != listed[0]._store:
             raise MergeError(f"{what}: entry {position} belongs to another store than entry 0; expected one")
     return listed

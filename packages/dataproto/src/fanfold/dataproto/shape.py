@@ -275,7 +275,10 @@ def _counts(repeat_times: Any, rows: int) -> Tensor:
         raise ColumnTypeError(
             f"repeat_times is a {type(repeat_times).__name__}; expected a list, tuple, array or tensor"
         )
-    counts = repeat_times.detach().cpu() if isinstance(repeat_times, Tensor) else torch.as_tensor(repeat_times)
+    try:
+        counts = repeat_times.detach().cpu() if isinstance(repeat_times, Tensor) else torch.as_tensor(repeat_times)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SplitError(f"repeat_times: expected {rows} integers, one for each row ({error})") from None
     if not counts.numel():
         counts = counts.long()
     if counts.dim() != 1 or len(counts) != rows or counts.dtype.is_floating_point or counts.dtype == torch.bool:

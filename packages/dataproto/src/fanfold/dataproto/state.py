@@ -61,8 +61,8 @@ class BatchState:
     ) -> None:
         """Make a batch of its parts; see `DataProto`."""
         self._td, self._table, self._pending = batch, None, None
-        self._objects = dict(_mapping("non_tensor_batch", non_tensor_batch))
-        self._meta = dict(_mapping("meta_info", meta_info))
+        self._objects = dict(checked_mapping("non_tensor_batch", non_tensor_batch))
+        self._meta = dict(checked_mapping("meta_info", meta_info))
         self._meta_of, self._auto_padding = None, False
         self.merge_rules = merge or {}
         self.check_consistency()
@@ -108,7 +108,7 @@ class BatchState:
     def non_tensor_batch(self, columns: Mapping[str, Array]) -> None:
         if self._meta is None:
             self._own_meta()
-        self._objects = dict(_mapping("non_tensor_batch", columns))
+        self._objects = dict(checked_mapping("non_tensor_batch", columns))
 
     @property
     def meta_info(self) -> Meta:
@@ -127,7 +127,7 @@ class BatchState:
         if self._objects is None:
             self._decode()
         self._meta_of = None
-        self._meta = dict(_mapping("meta_info", meta))
+        self._meta = dict(checked_mapping("meta_info", meta))
 
     @property
     def merge_rules(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class BatchState:
 
     @merge_rules.setter
     def merge_rules(self, rules: Mapping[str, Any]) -> None:
-        for key, rule in _mapping("merge", rules).items():
+        for key, rule in checked_mapping("merge", rules).items():
             metrics.check_rule(key, rule)
         self._merge = dict(rules)
 
@@ -165,6 +165,7 @@ class BatchState:
                 column_rules.check(name, column)
         for name, array in self.non_tensor_batch.items():
             objects.check(name, array)
+        refuse_two_kinds(self._columns(), self.non_tensor_batch)
         self._rows()
 
     def _table_or_none(self) -> Table | None:
@@ -277,7 +278,22 @@ class BatchState:
         self._objects, self._meta, self._meta_of = arrays, kept, None
 
 
-def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def refuse_two_kinds(tensors: Mapping[str, Column], arrays: Mapping[str, Array]) -> None:
+    """Refuse a name that stands for a tensor column and for a non-tensor column.
+
+    Raises:
+        ColumnError: names it.
+    """
+    for name in tensors.keys() & arrays.keys():
+        raise ColumnError(f"column {name!r} is a tensor column and a non-tensor column; expected one of them. Rename.")
+
+
+def checked_mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return a part of a batch as it was given; None is an empty one.
+
+    Raises:
+        ColumnTypeError: no dict, or columns whose keys are no names.
+    """
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -51,15 +51,16 @@ class _Writer:
         self.memory: list[Array] = []
         self.offsets: list[Any] = []
         self.leaves: list[Any] = []
+        self.labels: list[tuple[str, bool]] = []  # of each leaf: its column, and whether it is a list of rows
         self._known: dict[int, tuple[object, int]] = {}
         self._shared = Shared()
 
-    def column(self, column: Column) -> tuple[Any, ...]:
+    def column(self, name: str, column: Column) -> tuple[Any, ...]:
         if column_rules.is_tensor(column):
             return self._jagged(column) if column.is_nested else ("d", *spec_of(column, self.memory))
         if column_rules.is_tree(column):
-            return self._tree(column)
-        return self._leaf(column)
+            return self._tree(name, column)
+        return self._leaf(name, column)
 
     def _jagged(self, column: Column) -> tuple[Any, ...]:
         values, offsets, dim = jagged.parts(column, self._shared)
@@ -68,12 +69,13 @@ class _Writer:
             self._known[id(offsets)] = (offsets, len(self.offsets) - 1)
         return "j", dim, self._known[id(offsets)][1], tuple(spec_of(values, self.memory))
 
-    def _tree(self, column: Column) -> tuple[Any, ...]:
+    def _tree(self, top: str, column: Column) -> tuple[Any, ...]:
         names = column.names if any(name is not None for name in column.names) else None
-        inside = [(name, self.column(leaf)) for name, leaf in column.items()]
+        inside = [(name, self.column(f"{top}.{name}", leaf)) for name, leaf in column.items()]
         return "t", tuple(column.batch_size), names, _device_name(column.device), inside
 
-    def _leaf(self, column: Column) -> tuple[Any, ...]:
+    def _leaf(self, name: str, column: Column) -> tuple[Any, ...]:
+        self.labels.append((name, leaves.is_stack(column)))
         if leaves.is_shared_value(column):
             self.leaves.append(column.data)
             return "v", len(self.leaves) - 1, tuple(column.batch_size)
@@ -110,22 +112,23 @@ def reduce(state: Any, protocol: int) -> tuple[Any, ...]:
 def _reduced(state: Any, found: Table | None, protocol: int) -> tuple[Any, ...]:
     writer = _Writer()
     described = None if found is None else _describe(found, writer)
-    block, outside = _dump(Values(state.non_tensor_batch, state.meta_info, writer.leaves))
+    block, outside = _dump(Values(state.non_tensor_batch, state.meta_info, writer.leaves), writer.labels)
     own = (state._auto_padding, state._merge or None, state.__dict__ or None)
     head = (None if found is None else found.rows, len(writer.memory), *own)
     return rebuild, (type(state), TAG, head, described, *_pack(writer.memory, block, outside, protocol))
 
 
 def _describe(found: Table, writer: _Writer) -> tuple[Any, ...]:
-    described = [(name, writer.column(column)) for name, column in found.columns.items()]
+    described = [(name, writer.column(name, column)) for name, column in found.columns.items()]
     return _device_name(found.device), writer.offsets, described
 
 
-def _dump(values: Values) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def _dump(values: Values, labels: Sequence[tuple[str, bool]]) -> tuple[bytes, list[pickle.PickleBuffer]]:
     try:
         return blob.dumps(tuple(values))
     except Exception as error:
-        where = blob.culprit(values.arrays, values.meta)
+        named = [(name, leaf if rows else [leaf]) for (name, rows), leaf in zip(labels, values.leaves, strict=True)]
+        where = blob.culprit([*values.arrays.items(), *named], values.meta)
         raise WireError(f"this batch cannot be pickled: {where or f'{type(error).__name__}: {error}'}") from error
 
 
@@ -176,7 +179,7 @@ class Pending:
     def _table(self, described: Any, rows: int) -> Table:
         device, offset_specs, specs = described
         reader = _Reader(self._buffers, self)
-        reader.offsets = [tensor_from(spec, self._buffers) for spec in offset_specs]
+        reader.offsets = [reader.tensor(spec) for spec in offset_specs]
         columns = {}
         for name, spec in specs:
             columns[name] = reader.column(name, spec)
@@ -202,15 +205,24 @@ class _Reader:
         self._buffers, self._pending = buffers, pending
         self.offsets: list[Any] = []
         self.mapped: set[str] = set()
+        self._used: set[Any] = set()
+
+    def tensor(self, spec: Any) -> tuple[torch.Tensor, bool]:
+        """Read a tensor. A writer gives each its own buffer; two over one could make a small payload large."""
+        position = spec[2]
+        if position != -1 and position in self._used:
+            raise WireError(f"two tensors of a received batch are said to be in buffer {position}")
+        self._used.add(position)
+        return tensor_from(spec, self._buffers)
 
     def column(self, top: str, spec: Any) -> Column:
         kind, *rest = spec
         match kind:
             case "d":
-                return self._note(top, *tensor_from(rest, self._buffers))
+                return self._note(top, *self.tensor(rest))
             case "j":
                 dim, position, values = rest
-                made = self._note(top, *tensor_from(values, self._buffers))
+                made = self._note(top, *self.tensor(values))
                 return jagged.checked(Parts(made, self._note(top, *self.offsets[position]), dim))
             case "t":
                 return self._tree(top, *rest)

@@ -17,16 +17,26 @@ if TYPE_CHECKING:
     from fanfold.dispatch.mesh import Mesh
     from fanfold.dispatch.plan import CallPlan
 
+    Where = Callable[[dict[str, int]], bool]
+
 
 class InlineGroup:
     """Workers of one class in this process, worker i being rank i; a group with nothing around it.
 
     Ranks run one after the other. Arguments and results are copied, as they would be on their way to another process.
+
+    Args:
+        workers: [W] one for each rank.
+        meshes: the meshes that methods refer to.
+        ranks: the only ranks that calls reach; None for all.
     """
 
-    def __init__(self, workers: Sequence[object], meshes: Sequence[Mesh] = ()) -> None:
+    def __init__(
+        self, workers: Sequence[object], meshes: Sequence[Mesh] = (), ranks: Sequence[int] | None = None
+    ) -> None:
         self.workers = list(workers)
         self._meshes = {mesh.name: mesh for mesh in meshes}
+        self._ranks = ranks
         if len({type(worker) for worker in self.workers}) != 1:
             kinds = ", ".join(type(worker).__name__ for worker in self.workers[:8]) or "none"
             raise ArgumentError(f"InlineGroup: got workers {kinds}, expected at least one, all of one class")
@@ -49,6 +59,32 @@ class InlineGroup:
             )
         return self._meshes[name]
 
+    def slice(
+        self, which: Sequence[int] | Where | None = None, /, *, mesh: str | None = None, **places: int | Sequence[int]
+    ) -> InlineGroup:
+        """Some of the ranks, called without the others: `slice([0, 2])`, `slice(dp=0)`, `slice(lambda at: ...)`.
+
+        Args:
+            which: numbers of ranks, or a predicate of the places by axis.
+            mesh: whose places are meant; needed where the group has several meshes.
+            places: by axis, the wanted place or places.
+
+        Raises:
+            MeshError: there is no such mesh or axis, or several meshes and none named.
+        """
+        if callable(which) or places:
+            chosen = self._mesh_of_places(mesh).select(which if callable(which) else None, **places)
+        else:
+            chosen = tuple(range(self.world_size) if which is None else which)
+        ranks = chosen if self._ranks is None else [rank for rank in chosen if rank in self._ranks]
+        return InlineGroup(self.workers, tuple(self._meshes.values()), ranks)
+
+    def _mesh_of_places(self, name: str | None) -> Mesh:
+        if name is None and len(self._meshes) != 1:
+            known = ", ".join(self._meshes) or "none"
+            raise MeshError(f"slice() by places: got no mesh, there are {known}; say which, slice(..., mesh=...)")
+        return self.mesh(name or next(iter(self._meshes)))
+
     def plan(self, method: str, *args: Any, **kwargs: Any) -> CallPlan:
         """The plan of a call of one of the workers' marked methods."""
         cls = type(self.workers[0])
@@ -58,7 +94,8 @@ class InlineGroup:
             raise ArgumentError(
                 f"{cls.__name__} has no marked method {method!r}, there are {known}; mark it with @register"
             )
-        return plan_call(specs[method], getattr(cls, method), self, args, kwargs, owner=cls.__name__)
+        function = getattr(cls, method)
+        return plan_call(specs[method], function, self, args, kwargs, owner=cls.__name__, ranks=self._ranks)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Plan a call, run it on every rank of the plan, collect."""

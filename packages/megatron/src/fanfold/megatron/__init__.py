@@ -3,7 +3,7 @@
 Importing this package does not import Megatron-Core: that happens on the ranks.
 """
 
-from fanfold.megatron.config import PRESETS, ModelConfig, OptimizerConfig, model_config
+from fanfold.megatron.config import PRESETS, ModelConfig, ModelProvider, OptimizerConfig, model_config
 from fanfold.megatron.device import DevicePlan
 from fanfold.megatron.errors import (
     BatchError,
@@ -43,6 +43,7 @@ __all__ = [
     "MegatronWorker",
     "ModelConfig",
     "ModelConfigError",
+    "ModelProvider",
     "ModelWorker",
     "NonFiniteLossError",
     "NotInitialisedError",

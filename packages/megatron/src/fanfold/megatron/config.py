@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fanfold.megatron.errors import LayoutError, ModelConfigError
 from fanfold.megatron.schedule import LearningRate
@@ -114,6 +114,7 @@ class OptimizerConfig:
         epsilon: What is added to the root of the second moment.
         clip_grad: Largest norm of the gradient, over all weights of all ranks; 0 does not clip.
         distributed: Whether the moments are divided over the data-parallel ranks.
+        overlap_gradients: Whether gradients are summed over the replicas while the backward pass goes on.
     """
 
     learning_rate: LearningRate | float = 1e-3
@@ -123,6 +124,7 @@ class OptimizerConfig:
     epsilon: float = 1e-8
     clip_grad: float = 1.0
     distributed: bool = False
+    overlap_gradients: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.learning_rate, LearningRate):
@@ -139,6 +141,20 @@ class OptimizerConfig:
         """The learning rate as a function of the step."""
         assert isinstance(self.learning_rate, LearningRate)
         return self.learning_rate
+
+
+class ModelProvider(Protocol):
+    """Makes a rank's part of a model that is not the Llama-like one; a function of a module, so that it can travel."""
+
+    def __call__(self, model: ModelConfig, config: Any, /, *, pre_process: bool, post_process: bool) -> Any:
+        """Return a `MegatronModule` that is called as `GPTModel` is, on the CPU or on the current device.
+
+        Args:
+            model: The sizes that the trainer was given.
+            config: Megatron's `TransformerConfig` of them, of the layout and of the device.
+            pre_process: Whether this is the first pipeline stage, which has the embedding.
+            post_process: Whether this is the last one, which has the output layer.
+        """
 
 
 _COUNTS = (

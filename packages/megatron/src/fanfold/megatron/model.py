@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from fanfold.megatron.device import tensor_device
+from fanfold.megatron.errors import ModelConfigError
 from fanfold.megatron.layers import Norm, SdpaAttention, ValueHead
 from fanfold.megatron.parallel import accepted
 from fanfold.megatron.weights import EMBEDDING, OUTPUT, VALUE, division_of, initial_weight, whole_model_name
@@ -22,7 +23,7 @@ from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubm
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
-from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -31,9 +32,26 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanfold.megatron.config import ModelConfig, OptimizerConfig
+    from fanfold.megatron.config import ModelConfig, ModelProvider, OptimizerConfig
     from fanfold.megatron.device import DevicePlan
     from fanfold.megatron.topology import ParallelConfig
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What is built on every rank.
+
+    Attributes:
+        model: The sizes.
+        optimizer: Adam's settings.
+        seed: Seed of the initial weights.
+        provider: What makes the model instead of `language_model`, or None.
+    """
+
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    seed: int
+    provider: ModelProvider | None = None
 
 
 @dataclass(frozen=True)
@@ -59,18 +77,39 @@ class Built:
     head: str
 
 
-def build(
-    model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan, optimizer: OptimizerConfig, seed: int
-) -> Built:
-    """Make this rank's part of a randomly initialised model, the same model in every layout, and its optimizer."""
+def build(blueprint: Blueprint, parallel: ParallelConfig, plan: DevicePlan) -> Built:
+    """Make this rank's part of a randomly initialised model, and its optimizer.
+
+    The Llama-like model is the same in every layout; a provided one is what its provider draws.
+    """
+    model, optimizer = blueprint.model, blueprint.optimizer
     config = transformer_config(model, parallel, plan)
-    module = language_model(model, parallel, config)
-    initialise(module, model, seed)
+    if blueprint.provider is None:
+        module = language_model(model, parallel, config)
+        initialise(module, model, blueprint.seed)
+    else:
+        module = _provided(blueprint, blueprint.provider, parallel, config)
     if plan.kind == "cuda":
         module.cuda(torch.cuda.current_device())
     wrapped = _wrap(module, config, plan, optimizer)
     made = _optimizer(wrapped, plan, optimizer)
     return Built(parallel, tensor_device(plan), module, wrapped, made, config, model.head)
+
+
+def _provided(
+    blueprint: Blueprint, provider: ModelProvider, parallel: ParallelConfig, config: TransformerConfig
+) -> Any:
+    config.perform_initialization = True
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    with torch.random.fork_rng(devices=[]):
+        # All replicas must draw the same; the stages, which draw different weights, must not (the step is Megatron's).
+        torch.manual_seed(blueprint.seed + 100 * stage)
+        module = provider(blueprint.model, config, pre_process=stage == 0, post_process=stage == parallel.pipeline - 1)
+    if not isinstance(module, MegatronModule):
+        raise ModelConfigError(
+            f"model_provider {provider!r} must return a MegatronModule, as GPTModel is one; got {type(module).__name__}"
+        )
+    return module
 
 
 def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: DevicePlan) -> TransformerConfig:
@@ -207,11 +246,15 @@ def _block(layers: int, ffn_hidden_size: int) -> TransformerBlockSubmodules:
 
 def _wrap(module: GPTModel, config: TransformerConfig, plan: DevicePlan, optimizer: OptimizerConfig) -> Any:
     settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=plan.precision == "bf16", use_distributed_optimizer=optimizer.distributed
+        grad_reduce_in_fp32=plan.precision == "bf16",
+        use_distributed_optimizer=optimizer.distributed,
+        overlap_grad_reduce=optimizer.overlap_gradients,
     )
     inner = Float16Module(config, module) if plan.precision == "bf16" else module
     wrapped = DistributedDataParallel(config=config, ddp_config=settings, module=inner)
     config.finalize_model_grads_func = _finalize
+    if optimizer.overlap_gradients:
+        config.no_sync_func = wrapped.no_sync  # gradients are summed over replicas with the last micro-batch alone
     return wrapped
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, register
-from fanfold.megatron.config import ModelConfig, OptimizerConfig, model_config
+from fanfold.megatron.config import ModelConfig, ModelProvider, OptimizerConfig, model_config
 from fanfold.megatron.directories import CheckpointPath
 from fanfold.megatron.errors import CheckpointError, ModelConfigError, NotInitialisedError, OffloadedError
 from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
@@ -26,6 +26,8 @@ class ModelWorker(MegatronWorker):
     Args:
         model: A preset's name (`tiny`, `llama-1b`) or the sizes.
         optimizer: Adam's settings.
+        model_provider: What makes the model instead of the Llama-like one; see `ModelProvider`. Checkpoints work with
+            it; `weights`, `state_digest` and Hugging Face's format, which know the Llama-like model's names, do not.
         worker: The arguments of `MegatronWorker`.
 
     Raises:
@@ -34,8 +36,14 @@ class ModelWorker(MegatronWorker):
     """
 
     def __init__(
-        self, *, model: ModelConfig | str = "tiny", optimizer: OptimizerConfig | None = None, **worker: Any
+        self,
+        *,
+        model: ModelConfig | str = "tiny",
+        optimizer: OptimizerConfig | None = None,
+        model_provider: ModelProvider | None = None,
+        **worker: Any,
     ) -> None:
+        self.model_provider = model_provider
         self.model = model_config(model)
         self.optimizer = optimizer or OptimizerConfig()
         self.step = 0
@@ -48,18 +56,35 @@ class ModelWorker(MegatronWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron
-    def init_model(self) -> dict[str, Any]:
+    def init_model(self, checkpoint: str | None = None, huggingface: str | None = None) -> dict[str, Any]:
         """Make this rank's part of the model and its optimizer, with random weights that depend on the seed alone.
 
+        Args:
+            checkpoint: Where `load_checkpoint` shall then read the newest checkpoint.
+            huggingface: Where `load_hf` shall then read the weights.
+
         Returns:
-            How many weights this rank holds, and the device it computes on.
+            How many weights this rank holds, the device it computes on, and the step that training goes on from.
+
+        Raises:
+            ModelConfigError: Both were given, or the model's provider made something else.
+            CheckpointError: As `load_checkpoint` and `load_hf`.
         """
+        if checkpoint is not None and huggingface is not None:
+            raise ModelConfigError(
+                f"weights come from checkpoint={checkpoint!r} or huggingface={huggingface!r}, not both"
+            )
         self.step, self._host = 0, Host()
         engine = load_engine("model")
         with without_megatrons_warnings():
-            self._built = engine.build(self.model, self.parallel, self.device, self.optimizer, self.seed)
+            blueprint = engine.Blueprint(self.model, self.optimizer, self.seed, self.model_provider)
+            self._built = engine.build(blueprint, self.parallel, self.device)
+        if checkpoint is not None:
+            self.load_checkpoint(checkpoint)
+        if huggingface is not None:
+            self.load_hf(huggingface)
         count = sum(parameter.numel() for parameter in self._built.module.parameters())
-        return {"parameters": count, "device": self.device.describe(), "rank": self.rank}
+        return {"parameters": count, "device": self.device.describe(), "rank": self.rank, "step": self.step}
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron
@@ -153,6 +178,7 @@ class ModelWorker(MegatronWorker):
     def state_digest(self) -> str:
         """Hash the weights of the whole model; the same weights give the same text in every layout."""
         self._need_model("state_digest")
+        self._need_known_names("state_digest")
         digest: str = load_engine("streaming").state_digest(self._built, self.model)
         return digest
 
@@ -166,6 +192,7 @@ class ModelWorker(MegatronWorker):
             bucket_bytes: About how much is collected from the other ranks at once.
         """
         self._need_model("weights")
+        self._need_known_names("weights")
         for name, weight in load_engine("streaming").whole_weights(self._built, self.model, bucket_bytes):
             yield from to_huggingface(name, weight, self.model)
 
@@ -181,6 +208,8 @@ class ModelWorker(MegatronWorker):
         Raises:
             CheckpointError: Rank 0 could not write.
         """
+        self._need_model("export_hf")
+        self._need_known_names("export_hf")
         weights, problem = self.weights(), None
         try:
             if self.rank == 0:
@@ -204,6 +233,7 @@ class ModelWorker(MegatronWorker):
             CheckpointError: There is none, or a weight is missing or has another shape; nothing has changed then.
         """
         self._need_model("load_hf", parts=("weights", "optimizer"))
+        self._need_known_names("load_hf")
         problem = reader = None
         try:
             reader = HuggingFaceReader(path, self.model)
@@ -217,6 +247,13 @@ class ModelWorker(MegatronWorker):
         """Let go of the model, which holds on to the process groups, and of these."""
         self._built, self._host = None, Host()
         super().close()
+
+    def _need_known_names(self, method: str) -> None:
+        if self.model_provider is not None:
+            raise ModelConfigError(
+                f"{method} knows the Llama-like model's weights by their names, and this model is of model_provider "
+                f"{self.model_provider!r}; save_checkpoint keeps any model"
+            )
 
     def _need_model(self, method: str, parts: tuple[str, ...] = ("weights",)) -> None:
         if self._built is None:

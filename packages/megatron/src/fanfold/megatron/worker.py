@@ -82,6 +82,10 @@ class MegatronWorker(Worker):
         """Let go of the process groups; the last role of a process ends them. Closing twice is fine."""
         _groups.leave(self)
 
+    def on_stop(self) -> None:
+        """Let go of the process groups when the group of workers ends, on every backend."""
+        self.close()
+
     def _refuse_shared_process(self) -> None:
         if self.rank_info.backend == "inline" and self.world_size > 1:
             raise LayoutError(

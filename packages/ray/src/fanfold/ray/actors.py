@@ -197,10 +197,17 @@ def rank_class(cls: type) -> type:
     is_async = any(
         inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method) for method in methods.values()
     )
-    make = _async_delegate if is_async else _sync_delegate
+    make, base = (_async_delegate, AsyncRankProcess) if is_async else (_sync_delegate, SyncRankProcess)
     body: dict[str, Any] = {name: _delegate(make, cls, name, method) for name, method in methods.items()}
+    # Ray's timeline shows the name by which an actor is called, so a group's call has one for each method.
+    body |= {call_name(cls.__qualname__, name): base.fanfold_call for name in methods if not name.startswith("_")}
     body |= {"__module__": _GENERATED_MODULE, "__qualname__": cls.__name__, "__doc__": cls.__doc__}
-    return type(cls.__name__, (AsyncRankProcess if is_async else SyncRankProcess,), body)
+    return type(cls.__name__, (base,), body)
+
+
+def call_name(class_name: str, method: str) -> str:
+    """Return the name of a group's call for people: that of the class and that of the method."""
+    return f"{class_name}.{method}" if class_name else method
 
 
 def _methods_of(cls: type) -> dict[str, Callable[..., Any]]:

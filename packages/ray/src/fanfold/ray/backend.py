@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from fanfold.ray.actors import Order
+from fanfold.ray.actors import Order, call_name
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
 from fanfold.ray.keeping import KeptCall, Returned
@@ -189,7 +189,7 @@ class RayBackend:
 
     def call(self, rank: StartedRank, request: Request) -> Ref | Returned:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
-        label = f"{self._class_name}.{request.label}" if self._class_name else request.label
+        label = call_name(self._class_name, request.label)
         method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
         parts, stays = Parts(), request.stays and request.wanted
         values = [parts.taken(value) for value in (*request.args, *request.kwargs.values())]
@@ -202,9 +202,11 @@ class RayBackend:
             stays,
             len(parts.references),
         )
-        submit = rank.door.fanfold_call.options(name=label, num_returns=2 if stays else 1)
+        submit = getattr(rank.door, label, None) or rank.door.fanfold_call
         with phase("submit"):
-            submitted: Any = submit.remote(order, *values, *parts.references)
+            submitted: Any = submit.options(name=label, num_returns=2 if stays else 1).remote(
+                order, *values, *parts.references
+            )
         if (ledger := current_ledger()) is not None:
             ledger.note_sent(
                 rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]

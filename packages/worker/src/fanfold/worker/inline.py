@@ -26,7 +26,7 @@ from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, enter_context, leave_context, rank_infos
 from fanfold.worker.stuck import RankStatus, Whereabouts
 from fanfold.worker.travelling import as_it_arrives
-from fanfold.worker.watching import watched
+from fanfold.worker.watching import enumerate_names, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -181,11 +181,6 @@ def _invoke(door: InlineRank, request: Request) -> Any:
     if check is not None:
         check()
     return across(result, f"the result of {request.label}") if request.wanted else None
-
-
-def enumerate_names(args: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Name positional arguments for people."""
-    return [(f"number {position + 1}", value) for position, value in enumerate(args)]
 
 
 def _status(door: InlineRank) -> RankStatus:

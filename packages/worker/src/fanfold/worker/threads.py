@@ -24,6 +24,7 @@ from fanfold.worker.ports import HeldPort
 from fanfold.worker.rank import RankInfo, enter_context, rank_infos
 from fanfold.worker.serving import Job, RankServer
 from fanfold.worker.travelling import as_it_arrives
+from fanfold.worker.watching import enumerate_names, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,11 +88,12 @@ class ThreadRank:
                 handle.outcome = Failure(self.gone(), lost=True)
                 return handle
             self._open[handle.call] = handle
+        checks: list[Callable[[], None]] = []
         job = Job(
             handle.call,
             request.context,
-            partial(_begin, request),
-            partial(self._done, handle, request),
+            partial(_begin, request, checks),
+            partial(self._done, handle, request, checks),
             partial(self._failed, handle),
         )
         self.server.waiting.add(job)
@@ -106,7 +108,9 @@ class ThreadRank:
         status = self.server.status()
         return status._replace(note=str(self.gone())) if self.closed else status
 
-    def _done(self, handle: ThreadHandle, request: Request, result: Any) -> None:
+    def _done(self, handle: ThreadHandle, request: Request, checks: Sequence[Callable[[], None]], result: Any) -> None:
+        for check in checks:
+            check()
         self.settle(handle, Success(across(result, f"the result of {request.label}") if request.wanted else None))
 
     def _failed(self, handle: ThreadHandle, error: Exception) -> None:
@@ -263,8 +267,10 @@ class ThreadsBackend:
 BUSY_GRACE = 2.0  # seconds that a rank in the middle of a call gets to end it when the group is closed
 
 
-def _begin(request: Request, worker: Any) -> Any:
+def _begin(request: Request, checks: list[Callable[[], None]], worker: Any) -> Any:
     args = [unpack(value, readonly=request.readonly) for value in request.args]
     kwargs = {name: unpack(value, readonly=request.readonly) for name, value in request.kwargs.items()}
     method = request.method if isinstance(request.method, str) else across(request.method, "a function")
+    if request.readonly:
+        checks.append(watched(request.label, [*enumerate_names(args), *kwargs.items()]))
     return callable_of(worker, method)(*args, **kwargs)

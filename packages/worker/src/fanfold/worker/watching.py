@@ -8,7 +8,7 @@ from fanfold.dispatch import batch_type_of
 from fanfold.worker.errors import ReadOnlyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def watched(method: str, arguments: Iterable[tuple[str, Any]]) -> Callable[[], None]:
@@ -30,6 +30,11 @@ def watched(method: str, arguments: Iterable[tuple[str, Any]]) -> Callable[[], N
                 )
 
     return check
+
+
+def enumerate_names(args: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Name positional arguments for people."""
+    return [(f"number {position + 1}", value) for position, value in enumerate(args)]
 
 
 def _watch(value: Any) -> Callable[[], str | None] | None:

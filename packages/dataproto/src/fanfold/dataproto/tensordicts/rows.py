@@ -84,6 +84,10 @@ def concat_tensordict_with_none_bsz(data: Sequence[TensorDictBase]) -> TensorDic
 
     Raises:
         MergeError: none was given, one has rows, or values differ.
+
+    >>> one, two = (TensorDict({"step": NonTensorData(3)}, batch_size=[]) for _ in range(2))
+    >>> column_value(dict(concat_tensordict_with_none_bsz([one, two]).items())["step"])
+    3
     """
     parts = list(data)
     if not parts:
@@ -140,6 +144,10 @@ def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase
 
     Raises:
         MergeError: other batch sizes, or a column that both have with different values (NaN equals NaN).
+
+    >>> one, two = TensorDict({"a": torch.zeros(2)}, [2]), TensorDict({"b": torch.ones(2)}, [2])
+    >>> sorted(union_tensor_dict(one, two).keys())
+    ['a', 'b']
     """
     check("union_tensor_dict", tensor_dict1)
     check("union_tensor_dict", tensor_dict2)
@@ -170,6 +178,8 @@ def assert_tensordict_eq(tensordict1: TensorDictBase, tensordict2: TensorDictBas
 
     Raises:
         NotEqualError: an AssertionError that names the first key that differs and shows both values.
+
+    >>> assert_tensordict_eq(TensorDict({"x": torch.zeros(2)}, [2]), TensorDict({"x": torch.zeros(2)}, [2]))
     """
     check("assert_tensordict_eq", tensordict1)
     check("assert_tensordict_eq", tensordict2)
@@ -203,6 +213,9 @@ def unpad(data: TensorDictBase, pad_size: int) -> TensorDictBase:
 
     Raises:
         SplitError: fewer rows than that.
+
+    >>> unpad(TensorDict({"x": torch.arange(4)}, batch_size=[4]), 1)["x"]
+    tensor([0, 1, 2])
     """
     rows, amount = _rows("unpad", data), indexing.at_least("pad_size", pad_size, 0)
     if amount > rows:

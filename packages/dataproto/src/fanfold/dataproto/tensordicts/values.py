@@ -92,7 +92,12 @@ def get_non_tensor_data(data: TensorDictBase, key: str, default: Any) -> Any:
 
 
 def get(tensordict: TensorDictBase, key: str, default: Any = None) -> Any:
-    """Return a tensor or TensorDict as it is, Python values unwrapped, a list where there is one for each row."""
+    """Return a tensor or TensorDict as it is, Python values unwrapped, a list where there is one for each row.
+
+    >>> made = get_tensordict({"x": torch.arange(2), "uid": ["a", "b"]}, {"step": 1})
+    >>> get(made, "x"), get(made, "uid"), get(made, "step"), get(made, "lr", 0.1)
+    (tensor([0, 1]), ['a', 'b'], 1, 0.1)
+    """
     check("get", tensordict)
     present = dict(tensordict.items())
     # TensorDict.get unwraps values in some versions and not in others; items never does.
@@ -111,6 +116,9 @@ def get_keys(tensordict: TensorDictBase, keys: Iterable[str]) -> TensorDict:
 
     Raises:
         MissingKeyError: there is no such key.
+
+    >>> sorted(get_keys(get_tensordict({"x": torch.arange(2), "y": torch.ones(2)}), ["y"]).keys())
+    ['y']
     """
     check("get_keys", tensordict)
     present, wanted = dict(tensordict.items()), list(keys)
@@ -126,6 +134,10 @@ def pop_keys(tensordict: TensorDictBase, keys: Iterable[str]) -> TensorDict:
 
     Raises:
         MissingKeyError: there is no such key; then nothing was removed.
+
+    >>> made = get_tensordict({"x": torch.arange(2), "y": torch.ones(2)})
+    >>> sorted(pop_keys(made, ["y"]).keys()), sorted(made.keys())
+    (['y'], ['x'])
     """
     wanted = list(keys)
     taken = get_keys(tensordict, wanted)
@@ -135,7 +147,12 @@ def pop_keys(tensordict: TensorDictBase, keys: Iterable[str]) -> TensorDict:
 
 
 def pop(tensordict: TensorDictBase, key: str, default: Any = None) -> Any:
-    """Remove a key in place and return what `get` returns, or the default."""
+    """Remove a key in place and return what `get` returns, or the default.
+
+    >>> made = get_tensordict({"x": torch.arange(2), "uid": ["a", "b"]})
+    >>> pop(made, "uid"), pop(made, "uid", "gone")
+    (['a', 'b'], 'gone')
+    """
     found = get(tensordict, key, default)
     if key in set(tensordict.keys()):
         tensordict.del_(key)

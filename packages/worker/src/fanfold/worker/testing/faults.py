@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder
 from fanfold.worker.errors import GroupUsageError, WorkerLostError
 from fanfold.worker.limits import Deadline
+from fanfold.worker.stuck import RankStatus
 from fanfold.worker.typos import nearest
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Fault:
             "loses_reply": the method runs and nobody ever hears of it.
         method: In which method; any unless given.
         after: How many calls of it go well before.
+        times: How many calls go wrong then; all unless given. A rank that died stays lost until it is recovered.
         seconds: How late a slow reply is.
     """
 
@@ -36,6 +38,7 @@ class Fault:
     method: str = ""
     after: int = 0
     seconds: float = 0.0
+    times: int | None = None
 
     def __post_init__(self) -> None:
         kinds = get_args(Kind)
@@ -76,6 +79,10 @@ class FaultyBackend:
     def __post_init__(self) -> None:
         self.name = f"faulty {self.backend.name}"
         self._random = random.Random(self.shuffle)  # noqa: S311  # an order, not a secret
+        # What the other backend can do beyond the contract, this one can too; what it cannot, neither.
+        for ability, own in {"renew": self._renew, "cancel": self._cancel, "ask": self._ask}.items():
+            if hasattr(self.backend, ability):
+                setattr(self, ability, own)
 
     def start(self, order: StartOrder, deadline: Deadline) -> Sequence[StartedRank]:
         """Start the ranks; faults come with calls."""
@@ -102,7 +109,8 @@ class FaultyBackend:
         for fault in self.faults:
             if fault.rank == rank and fault.method in ("", method):
                 self._calls[fault] = self._calls.get(fault, 0) + 1
-                if self._calls[fault] > fault.after:
+                wrong = self._calls[fault] - fault.after
+                if wrong > 0 and (fault.times is None or wrong <= fault.times):
                     return fault
         return None
 
@@ -127,10 +135,31 @@ class FaultyBackend:
         """Bring the outcome of a finished call."""
         return handle.outcome or self.backend.fetch(handle.handle)
 
+    def _renew(self, order: StartOrder, ranks: Sequence[StartedRank], deadline: Deadline) -> Sequence[StartedRank]:
+        renewed: Sequence[StartedRank] = self._able.renew(order, ranks, deadline)
+        self._dead -= {rank.rank for rank in renewed}
+        return renewed
+
+    def _cancel(self, handles: Sequence[FaultyHandle], limit: float) -> list[str]:
+        # A reply that is held back or lost is not here: as far as anybody can see, the method is still running.
+        told = self._able.cancel([handle.handle for handle in handles if handle.handle is not None], limit)
+        found = iter(["running" if what == "finished" else what for what in told])
+        return ["finished" if handle.handle is None else next(found) for handle in handles]
+
+    def _ask(self, ranks: Sequence[StartedRank], limit: float) -> dict[int, RankStatus]:
+        living = [rank for rank in ranks if rank.rank not in self._dead]
+        dead = {rank: RankStatus(rank, note=f"rank {rank} is gone: made to die") for rank in self._dead}
+        return {**self._able.ask(living, limit), **{rank.rank: dead[rank.rank] for rank in ranks if rank.rank in dead}}
+
+    @property
+    def _able(self) -> Any:
+        return self.backend  # with abilities that the contract does not have
+
     def lost(self, ranks: Sequence[StartedRank]) -> dict[int, Exception]:
         """Return the ranks that were made to die, and what the other backend knows."""
         find: Callable[..., Any] | None = getattr(self.backend, "lost", None)
-        dead = {rank: WorkerLostError(f"rank {rank} is gone: made to die") for rank in sorted(self._dead)}
+        here = {rank.rank for rank in ranks}
+        dead = {rank: WorkerLostError(f"rank {rank} is gone: made to die") for rank in sorted(self._dead & here)}
         return {**(find(ranks) if find is not None else {}), **dead}
 
     def stop(self, ranks: Sequence[StartedRank], limit: float) -> None:
