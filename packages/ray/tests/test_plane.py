@@ -413,3 +413,17 @@ def test_a_trace_has_driver_and_ranks_on_one_axis(readers: RayWorkerGroup[Any], 
         outer = calls[f"Reader.{event['name']}"]
         assert outer["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= outer["ts"] + outer["dur"] + 1
     assert sorted(event["name"] for event in spans if event["pid"] != 0) == ["read"] * 3 + ["whole"] * 3
+
+
+def test_the_same_batch_sent_again_and_again_is_worth_a_word(
+    readers: RayWorkerGroup[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    large, small = numbered(6, 30_000), numbered(6, WIDE)
+    staged = stage(large)
+    with caplog.at_level("WARNING", "fanfold.ray"):
+        for _ in range(4):
+            readers.whole(large)
+            readers.whole(small)
+            readers.whole(staged)
+    (said,) = caplog.messages
+    assert said.startswith("Reader.whole: the same batch of 1 MB has been put into the object store 3 times")

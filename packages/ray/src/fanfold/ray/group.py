@@ -18,7 +18,8 @@ from fanfold.ray.discovery import (
 )
 from fanfold.ray.durations import seconds_of
 from fanfold.ray.errors import BrokenGroupError
-from fanfold.ray.ledger import CallLedger, phase, recording
+from fanfold.ray.hints import note_sources
+from fanfold.ray.ledger import CallLedger, current_ledger, phase, recording
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.profiling import nsight_environment
@@ -298,7 +299,10 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
     ) -> CallPlan:
         """Return what a call would do, without sending anything."""
         with phase("plan"):
-            return super().plan(spec, function, args, kwargs, options)
+            plan = super().plan(spec, function, args, kwargs, options)
+        if (ledger := current_ledger()) is not None:
+            note_sources(ledger.method, plan.sources)
+        return plan
 
     def mesh(self, name: str) -> Mesh:
         """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.

@@ -82,7 +82,6 @@ class Parts:
 
     def __init__(self) -> None:
         self.references: list[Ref] = []
-        self.nbytes = 0
         self._places: dict[Ref, int] = {}
 
     def taken(self, value: Any) -> Any:
@@ -95,24 +94,22 @@ class Parts:
         handle.check()
         if isinstance(handle, Stored):
             assert handle.reference is not None  # checked
-            return Source(None, self._place(handle.reference, handle.nbytes), handle.origin, None, 0)
+            return Source(None, self._place(handle.reference), handle.origin, None, 0)
         header = handle.call.known_header(handle.position) if handle.call is not None else None
         inside = header is not None and header.inside is not None
         known = header is not None and not inside
-        nbytes = header.nbytes if header is not None and not inside else 0
         return Source(
-            None if known and not handle.padding else self._place(handle.head, 0),
-            None if inside else self._place(handle.payload, nbytes),
+            None if known and not handle.padding else self._place(handle.head),
+            None if inside else self._place(handle.payload),
             handle.origin,
             handle.rows,
             handle.padding,
         )
 
-    def _place(self, reference: Ref, nbytes: int) -> int:
+    def _place(self, reference: Ref) -> int:
         if reference not in self._places:
             self._places[reference] = len(self.references)
             self.references.append(reference)
-            self.nbytes += nbytes
         return self._places[reference]
 
 

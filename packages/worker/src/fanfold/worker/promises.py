@@ -34,15 +34,24 @@ def promise_of(call: Call) -> Any:
 
 def may_stay(plan: CallPlan, backend: Backend) -> bool:
     """Say whether results can stay with the ranks: they are put below each other as they are, and nothing else."""
-    batch_type, division = plan.batch_type, plan.division
+    batch_type = plan.batch_type
     return (
         isinstance(backend, Keeps)
         and plan.collecting == "join"
         and plan.merge is None
         and batch_type is not None
         and batch_type.lazy is not None
-        and (division is None or division.order is None)
+        and _in_order_once(plan)
     )
+
+
+def _in_order_once(plan: CallPlan) -> bool:
+    """True where results by collected rank are the rows in their order; else collecting has more to do, or to refuse."""
+    division = plan.division
+    if division is None:
+        return True
+    collected = [division.place[rank] for rank in plan.collected]
+    return division.order is None and collected == sorted({division.place[rank] for rank in plan.ranks})
 
 
 def passed_or_arrived(value: Any, backend: Backend, deadline: Deadline) -> Any:
