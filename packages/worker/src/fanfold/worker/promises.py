@@ -46,7 +46,7 @@ def may_stay(plan: CallPlan, backend: Backend) -> bool:
 
 
 def _in_order_once(plan: CallPlan) -> bool:
-    """True where results by collected rank are the rows in their order; else collecting has more to do, or to refuse."""
+    """True where the collected results are the rows in their order; else collecting has more to do, or to refuse."""
     division = plan.division
     if division is None:
         return True
