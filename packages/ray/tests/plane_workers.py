@@ -24,14 +24,14 @@ def wait_for(path: str) -> None:
         time.sleep(0.01)
 
 
-def permissions(tensor: torch.Tensor) -> str:
-    """Return how the memory of a tensor is mapped into this process: "rw" or "r-"."""
+def memory_of(tensor: torch.Tensor) -> str:
+    """Return whose memory a tensor is in: "store" for what is mapped from Ray's object store, else "own"."""
     address = tensor.data_ptr()
     for line in Path("/proc/self/maps").read_text(encoding="ascii").splitlines():
-        bounds, mode = line.split()[:2]
+        bounds, _, _, _, _, *path = line.split(maxsplit=5)
         first, last = (int(bound, 16) for bound in bounds.split("-"))
         if first <= address < last:
-            return mode[:2]
+            return "store" if path and "plasma" in path[0] else "own"
     raise AssertionError("memory that is nowhere")
 
 
@@ -106,12 +106,18 @@ class Reader(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, inputs="readonly")
     def memory_readonly(self, batch: DataProto) -> list[str]:
-        return [permissions(batch["wide"]), permissions(batch.batch["wide"])]  # type: ignore[index]
+        return [memory_of(batch["wide"]), memory_of(batch.batch["wide"])]  # type: ignore[index]
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, inputs="readonly")
+    def breaks_its_word(self, batch: DataProto, lie: bool) -> int:
+        if lie:
+            batch.batch["i"].add_(1)  # type: ignore[index]
+        return len(batch)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def memory_writable(self, batch: DataProto) -> list[str]:
-        mapped = permissions(batch["wide"])
-        own = permissions(batch.batch["wide"])  # type: ignore[index]
+        mapped = memory_of(batch["wide"])
+        own = memory_of(batch.batch["wide"])  # type: ignore[index]
         batch.batch["wide"].zero_()  # type: ignore[index]
         return [mapped, own]
 

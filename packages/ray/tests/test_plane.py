@@ -14,9 +14,16 @@ import ray
 from cluster_state import store_bytes, until
 from fanfold.dataproto import DataProto, DataProtoFuture, MissingKeyError, RemoteBatch, RemoteError
 from fanfold.dispatch import ArgumentError, CollectError
-from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayStore, RayWorkerGroup, stage, trace
+from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayStore, RayWorkerGroup, checking_inputs, stage, trace
 from fanfold.ray.parcels import TRAVELS_WITH_CALL
-from fanfold.worker import CallCancelledError, GroupCallError, GroupUsageError, NotPicklableError, WorkerLostError
+from fanfold.worker import (
+    CallCancelledError,
+    GroupCallError,
+    GroupUsageError,
+    NotPicklableError,
+    ReadOnlyError,
+    WorkerLostError,
+)
 from plane_workers import Maker, Reader, numbered, rich
 
 if TYPE_CHECKING:
@@ -324,9 +331,9 @@ def test_a_method_can_be_given_the_future_itself(makers: RayWorkerGroup[Any], pa
 
 def test_a_future_that_travelled_fetches_by_itself(makers: RayWorkerGroup[Any]) -> None:
     future = makers.same(numbered(7, WIDE))
-    travelled = ray.cloudpickle.loads(ray.cloudpickle.dumps(future.slice(2, 6)))
+    travelled = ray.get(ray.put(future.slice(2, 6)))
     assert travelled.get().equals(numbered(7, WIDE)[2:6])
-    failed = ray.cloudpickle.loads(ray.cloudpickle.dumps(makers.fails(numbered(2), "raise")))
+    failed = ray.get(ray.put(makers.fails(numbered(2), "raise")))
     with pytest.raises(KeyError, match="no such prompt"):
         failed.get()
 
@@ -356,11 +363,23 @@ def test_freed_and_out_of_hand(readers: RayWorkerGroup[Any]) -> None:
 def test_memory_is_mapped_and_writable_only_when_it_may_be(
     makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any]
 ) -> None:
-    batch, future = numbered(6, WIDE), makers.same(numbered(6, WIDE))
+    batch = numbered(6, 5 * WIDE)  # what is below Ray's own limit travels with its reply and is nobody else's
+    future = makers.same(batch)
     for given in (batch, stage(batch), future):
-        assert pair.memory_readonly(given) == [["r-", "r-"]] * 2
-        assert pair.memory_writable(given) == [["r-", "rw"]] * 2
+        assert pair.memory_readonly(given) == [["store", "store"]] * 2
+        assert pair.memory_writable(given) == [["store", "own"]] * 2
     assert future.get().equals(batch)
+
+
+def test_a_broken_promise_is_noticed_where_that_is_checked(
+    makers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any]
+) -> None:
+    for given in (numbered(4, WIDE), makers.same(numbered(4, WIDE))):
+        with checking_inputs():
+            assert pair.breaks_its_word(given, lie=False) == [2, 2]
+            with pytest.raises(ReadOnlyError, match=r"breaks_its_word .*argument 0: columns \['i'\] were written"):
+                pair.breaks_its_word(given, lie=True)
+        assert pair.breaks_its_word(given, lie=False) == [2, 2]
 
 
 def test_times_are_counted_by_phase(makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any]) -> None:

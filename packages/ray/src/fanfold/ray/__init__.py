@@ -4,6 +4,7 @@ from fanfold.ray.addresses import address_sort_key
 from fanfold.ray.attach import attach
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.bundles import BundlePlace, RankPlacement
+from fanfold.ray.checking import checking_inputs
 from fanfold.ray.connect import NAMESPACE, connect
 from fanfold.ray.custodian import GroupState
 from fanfold.ray.errors import (
@@ -69,6 +70,7 @@ __all__ = [
     "SubRayResourcePool",
     "address_sort_key",
     "attach",
+    "checking_inputs",
     "connect",
     "create_colocated_worker_cls",
     "create_colocated_worker_cls_fused",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,7 @@ from fanfold.ray.travelling import errors_travel
 from fanfold.worker import ClassWithInitArgs, RankInfo
 from fanfold.worker.executing import callable_of, finished, finished_in_loop
 from fanfold.worker.rank import enter_rank
+from fanfold.worker.watching import watched
 
 import ray
 from ray.util.placement_group import get_current_placement_group
@@ -77,6 +79,7 @@ class Order(NamedTuple):
         readonly: Whether the method promises not to write into its arguments.
         stays: Whether the result is returned as a header and a payload.
         parts: How many of the values, the last ones, are parts of arguments whose rows were elsewhere.
+        checked: Whether that promise is checked.
     """
 
     context: CallContext
@@ -86,6 +89,7 @@ class Order(NamedTuple):
     readonly: bool
     stays: bool = False
     parts: int = 0
+    checked: bool = False
 
 
 class RankProcess:
@@ -146,7 +150,9 @@ class SyncRankProcess(RankProcess):
             if not wanted:
                 return _nothing(order)
             with _profiles(self).around(order.context.method):
-                result = finished(_begun(self, order, values))
+                begin, check = _prepared(self, order, values)
+                result = finished(begin())
+                check()
         return _returned(self, order, result)
 
     def fanfold_profile(self, window: ProfileWindow) -> list[str]:
@@ -182,7 +188,9 @@ class AsyncRankProcess(RankProcess):
             if not wanted:
                 return _nothing(order)
             with _profiles(self).around(order.context.method):
-                result = await finished_in_loop(_begun(self, order, values))
+                begin, check = _prepared(self, order, values)
+                result = await finished_in_loop(begin())
+                check()
         return _returned(self, order, result)
 
     async def fanfold_profile(self, window: ProfileWindow) -> list[str]:
@@ -361,10 +369,22 @@ def _nothing(order: Order) -> Any:
     return (None, None) if order.stays else None
 
 
-def _begun(process: RankProcess, order: Order, values: Sequence[Any]) -> Any:
+def _prepared(
+    process: RankProcess, order: Order, values: Sequence[Any]
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """Return the call, and what to do after it."""
+    readonly = order.readonly and not order.checked
     whole, parts = values[: len(values) - order.parts], values[len(values) - order.parts :]
-    own = [value.open(parts, readonly=order.readonly) if isinstance(value, Assembled) else value for value in whole]
-    method, *arguments = opened([order.method, *own], readonly=order.readonly)
+    own = [value.open(parts, readonly=readonly) if isinstance(value, Assembled) else value for value in whole]
+    method, *arguments = opened([order.method, *own], readonly=readonly)
     cut = len(arguments) - len(order.names)
     named = dict(zip(order.names, arguments[cut:], strict=True))
-    return callable_of(_instance(process, method), method)(*arguments[:cut], **named)
+    begin = partial(callable_of(_instance(process, method), method), *arguments[:cut], **named)
+    if not (order.readonly and order.checked):
+        return begin, _no_check
+    numbered = [(str(position), value) for position, value in enumerate(arguments[:cut])]
+    return begin, watched(order.context.method, [*numbered, *named.items()])
+
+
+def _no_check() -> None:
+    """Nothing was promised, or the memory itself sees to it."""

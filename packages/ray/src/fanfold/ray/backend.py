@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.actors import Order, call_name
+from fanfold.ray.checking import inputs_are_checked
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
 from fanfold.ray.keeping import KeptCall, Returned
@@ -201,6 +202,7 @@ class RayBackend:
             request.readonly,
             stays,
             len(parts.references),
+            checked=inputs_are_checked(),
         )
         submit = getattr(rank.door, label, None) or rank.door.fanfold_call
         with phase("submit"):
