@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXAMPLE = Path(__file__).parent / "detached_worker"
+GRPO = Path(__file__).parent / "grpo"
 SCRIPT_LIMIT = 300.0  # seconds for one script of the example
 SCRATCH = Path(tempfile.mkdtemp(prefix="fanfold-it-"))
 
@@ -27,8 +28,8 @@ def prepare_environment() -> None:
         RAY_AUTH_TOKEN_PATH=str(SCRATCH / "token"),
         RAY_USAGE_STATS_ENABLED="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-        # Ranks unpickle the example's classes by import where a test imported them.
-        PYTHONPATH=os.pathsep.join(filter(None, [str(EXAMPLE), os.environ.get("PYTHONPATH", "")])),
+        # Ranks unpickle the examples' classes by import where a test imported them.
+        PYTHONPATH=os.pathsep.join(filter(None, [str(EXAMPLE), str(GRPO), os.environ.get("PYTHONPATH", "")])),
         PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
     )
     os.environ.pop("RAY_ADDRESS", None)

@@ -54,6 +54,7 @@ def _on_ray(chosen: Arguments, models: int, ends: ExitStack) -> MakeGroup:
     from fanfold.ray import NoSuchGroupError, RayResourcePool, RayWorkerGroup, connect  # noqa: PLC0415
 
     connect(chosen.address)
+    ends.callback(ray.shutdown)
     processes = chosen.tp * chosen.dp * (1 if chosen.placement == "colocated" else models) + chosen.judges
     share = min(1.0, int(100 * ray.cluster_resources().get("CPU", 1.0) / processes) / 100)
 

@@ -23,7 +23,7 @@ from fanfold.megatron import (
     ValueLoss,
 )
 from journal import Journal
-from problems import END, Problem, prompts_of_step, solved
+from problems import END, Problem, examples_of_step, prompts_of_step
 from workers import RewardError
 
 SIZES = ModelConfig(hidden_size=64, ffn_hidden_size=128, num_attention_heads=4, max_sequence_length=32)
@@ -43,8 +43,9 @@ class Settings:
         algorithm: `grpo` compares the answers to one prompt with each other, `ppo` with what a critic expected.
         seed: Of weights, prompts and answers.
         steps: Steps after the warm-up.
-        warm_up_steps: Steps of learning from right answers, so that there is something to reward.
-        warm_up_rows: Rows of such a step.
+        warm_up_steps: Steps of learning from examples, so that there is something to reward.
+        warm_up_rows: Examples of such a step.
+        warm_up_right: Share of examples whose answer is right.
         prompts: Prompts of a step.
         samples: Answers to each prompt.
         mini_batches: Optimizer steps of each step.
@@ -60,6 +61,7 @@ class Settings:
     steps: int = 60
     warm_up_steps: int = 40
     warm_up_rows: int = 64
+    warm_up_right: float = 0.4
     prompts: int = 32
     samples: int = 8
     mini_batches: int = 2
@@ -141,9 +143,10 @@ class Clock:
 
 
 def train(models: Models, problems: list[Problem], settings: Settings, journal: Journal) -> None:
-    """Learn from right answers, then from rewards; goes on from the step that the models are at."""
+    """Learn from examples, then from rewards; goes on from the step that the models are at."""
     for step in range(models.actor.steps_done(), settings.warm_up_steps):
-        models.actor.learn(with_tokens(solved(problems, settings.seed, step, settings.warm_up_rows)))
+        examples = examples_of_step(problems, settings.seed, step, settings.warm_up_rows, settings.warm_up_right)
+        models.actor.learn(with_tokens(examples))
         journal.warmed_up(step + 1, settings.warm_up_steps)
     settle_reference(models, settings, journal)
     first = (models.actor.steps_done() - settings.warm_up_steps) // settings.mini_batches
@@ -200,7 +203,7 @@ def one_step(models: Models, prompts: DataProto, settings: Settings, folder: Pat
 
 def with_tokens(batch: DataProto) -> DataProto:
     """Add `tokens` [B], by which rows are dealt out to the ranks."""
-    return batch.union(DataProto.from_dict(tensors={"tokens": batch["attention_mask"].sum(1)}))
+    return batch.select().union(DataProto.from_dict(tensors={"tokens": batch["attention_mask"].sum(1)}))
 
 
 def with_advantages(batch: DataProto, values: DataProto | None) -> DataProto:
@@ -211,7 +214,7 @@ def with_advantages(batch: DataProto, values: DataProto | None) -> DataProto:
     else:
         advantages, returns = generalised_advantages(reward, values["old_values"], mask)
         added = {"advantages": whitened(advantages, mask), "returns": returns, "old_values": values["old_values"]}
-    return with_tokens(batch.union(DataProto.from_dict(tensors=added)))
+    return with_tokens(batch.select().union(DataProto.from_dict(tensors=added)))
 
 
 def judged(verdicts: Any, prompts: DataProto, answers: DataProto, folder: Path) -> DataProto:

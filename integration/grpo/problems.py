@@ -87,18 +87,26 @@ def prompts_of_step(problems: list[Problem], seed: int, step: int, count: int, s
     )
 
 
-def solved(problems: list[Problem], seed: int, step: int, count: int) -> DataProto:
-    """Draw problems with their answers, to learn from before any reward is given.
+def examples_of_step(problems: list[Problem], seed: int, step: int, count: int, right: float) -> DataProto:
+    """Draw problems with answers, to learn from before any reward is given; some with the answer to another problem.
+
+    Args:
+        problems: All of them.
+        seed: Of the run.
+        step: Of the warm-up.
+        count: Rows.
+        right: Share of right answers.
 
     Returns:
         `input_ids`, `attention_mask`, and `loss_mask` (1 for the answer), each [B, T].
     """
-    drawn = random.Random(f"{seed}/solved/{step}")  # noqa: S311 no secret
+    drawn = random.Random(f"{seed}/examples/{step}")  # noqa: S311 no secret
     chosen = [drawn.choice(problems) for _ in range(count)]
-    tensors = padded([f"{problem.prompt}{problem.answer}\n".encode() for problem in chosen])
+    answers = [problem.answer if drawn.random() < right else drawn.choice(problems).answer for problem in chosen]
+    tensors = padded([f"{problem.prompt}{answer}\n".encode() for problem, answer in zip(chosen, answers, strict=True)])
     starts = torch.tensor([len(problem.prompt.encode()) for problem in chosen])[:, None]
-    answers = torch.arange(tensors["input_ids"].shape[1])[None, :] >= starts
-    return DataProto.from_dict(tensors={**tensors, "loss_mask": tensors["attention_mask"] * answers})
+    behind = torch.arange(tensors["input_ids"].shape[1])[None, :] >= starts
+    return DataProto.from_dict(tensors={**tensors, "loss_mask": tensors["attention_mask"] * behind})
 
 
 def padded(texts: list[bytes]) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ data-parallel ranks; those that do not block return a future, and others can run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ ROWS = rows_of_mesh(mesh_name="train")
 PROMPT_COLUMNS = ("input_ids", "attention_mask", "seeds")  # texts stay with the driver
 
 
-def merged_metrics(ranks: list[Mapping[str, Any]]) -> dict[str, Any]:
+def merged_metrics(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Make one set of metrics of those of all ranks: what is of the global batch is the same on each of them."""
     seconds = [rank["seconds"] for rank in ranks]
     return {**ranks[0], "seconds": max(seconds), "skew": max(seconds) - min(seconds)}

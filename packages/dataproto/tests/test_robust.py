@@ -183,6 +183,13 @@ def test_a_payload_cannot_become_large_by_naming_one_buffer_often() -> None:
         touched(rebuild(DataProto, TAG, (4, 1, False, None, None), (None, [], columns), b"", [bytes(16)]))
 
 
+@pytest.mark.parametrize("name", ["qint8", "quint8", "qint32", "quint4x2", "quint2x4"])
+def test_quantized_tensors_cannot_be_made_of_bytes(name: str) -> None:
+    # One without a quantizer ends the process as soon as it is touched.
+    with pytest.raises(WireError, match=f"the dtype '{name}' is not known"):
+        deserialize_single_tensor((name, (4,), bytes(16)))
+
+
 def test_another_version_says_so() -> None:
     with pytest.raises(WireError, match=r"fanfold\.dataproto/999.*expected 'fanfold\.dataproto/1'"):
         rebuild(DataProto, "fanfold.dataproto/999", None, None, b"", [])

@@ -1,10 +1,22 @@
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fanfold.dataproto import ColumnTypeError, DataProto, DataProtoConfig, MergeError, MissingKeyError, SplitError
+from fanfold.dataproto import (
+    ColumnTypeError,
+    DataProto,
+    DataProtoConfig,
+    MergeError,
+    MissingKeyError,
+    SplitError,
+    collate_fn,
+    fold_batch_dim,
+    unfold_batch_dim,
+)
 
 
 def numbered(rows: int, **options: Any) -> DataProto:
@@ -195,3 +207,32 @@ def test_zero_rows_go_everywhere() -> None:
     assert [len(piece) for piece in empty.chunk(2)] == [0, 0]
     joined = DataProto.concat(empty.chunk(2))
     assert (len(joined), joined["i"].dtype, joined["s"].dtype) == (0, torch.int64, object)
+
+
+NARROW = [
+    dtype for name in ("int4", "uint4", "uint1", "bits8", "float8_e8m0fnu") if (dtype := getattr(torch, name, None))
+]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_dtypes_that_torch_has_hardly_an_operator_for(dtype: torch.dtype) -> None:
+    raw = torch.arange(8, dtype=torch.uint8)
+    jagged = torch.nested.nested_tensor_from_jagged(raw.view(dtype), torch.tensor([0, 2, 2, 7, 8]))
+    batch = DataProto.from_dict({"x": raw.view(4, 2).view(dtype), "j": jagged})
+    made = [
+        batch.repeat(2)[::2],
+        pickle.loads(pickle.dumps(batch[::-1]))[::-1],
+        DataProto.concat(batch.chunk(3, uneven="split")),
+        batch.clone(),
+        unfold_batch_dim(fold_batch_dim(batch, 2)),
+        batch.select_idxs([3, 0, 1, 2])[[1, 2, 3, 0]],
+        copy.deepcopy(batch).to("cpu"),
+        collate_fn(list(batch)),
+    ]
+    for other in made:
+        assert other["x"].dtype == other["j"].dtype == dtype
+        assert [row.view(torch.uint8).tolist() for row in other["x"]] == raw.view(4, 2).tolist()
+        assert [row.view(torch.uint8).tolist() for row in other["j"].unbind()] == [[0, 1], [], [2, 3, 4, 5, 6], [7]]
+        assert other.equals(batch)
+    narrow = batch.unfold_column_chunks(2, ["x"]).select(["x"])
+    assert narrow["x"].view(torch.uint8).tolist() == [[row] for row in range(8)]

@@ -51,6 +51,10 @@ class NoConcat:
         return [self] * chunks
 
 
+class Functor:
+    def __call__(self, batch: Any) -> Any: ...
+
+
 class Trainer:
     @register(Dispatch.ALL_TO_ALL)
     def any(self, a: Any, b: Any) -> Any: ...
@@ -150,6 +154,14 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         RegistrationError,
         (
             "@register on partial: got a partial, which is called without the worker it stands in, expected a "
+            "function; write a def that takes self and calls it"
+        ),
+    ),
+    "an object that can be called": (
+        lambda: register()(Functor()),
+        RegistrationError,
+        (
+            "@register on Functor: got a Functor, which is called without the worker it stands in, expected a "
             "function; write a def that takes self and calls it"
         ),
     ),

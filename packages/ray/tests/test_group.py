@@ -366,3 +366,20 @@ def test_joining_handles_of_several_groups(pair: RayResourcePool) -> None:
         with pytest.raises(GroupUsageError, match="does not own its workers"):
             by_name.stop()
     assert actor_named("aPlain_0:0", "fanfold") is None
+
+
+def test_one_actor_of_a_recipe_in_a_bundle_or_beside_another(pair: RayResourcePool) -> None:
+    recipe = RayClassWithInitArgs(Plain, start=3)
+    assert pair.pgs
+    group = pair.pgs[1]
+    lone = recipe(placement_group=group, placement_group_bundle_idx=0, use_gpu=False)
+    with RayWorkerGroup(pair, Plain, name_prefix="g", worker_env={"CUDA_VISIBLE_DEVICES": "2"}) as workers:
+        beside = recipe(sharing_with=workers.workers[1])
+        assert ray.get([lone.add.remote(1), beside.add.remote(2)]) == [4, 5]
+        devices = beside.__ray_call__.remote(lambda _: __import__("os").environ["CUDA_VISIBLE_DEVICES"])
+        where = beside.__ray_call__.remote(lambda _: __import__("ray").get_runtime_context().get_node_id())
+        assert ray.get([devices, where]) == ["2", workers.placement()[1].node_id]
+    with pytest.raises(KeyError, match="no such model"):
+        RayClassWithInitArgs(Fragile, 0, "raise")(group, use_gpu=False)
+    for actor in (lone, beside):
+        ray.kill(actor)

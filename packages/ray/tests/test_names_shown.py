@@ -41,7 +41,8 @@ def test_actors_are_listed_under_the_workers_names(group: RayWorkerGroup[Any]) -
 def test_the_state_api_shows_the_same() -> None:
     from ray.util.state import list_actors, list_tasks  # noqa: PLC0415  # needs ray[default]
 
-    address = ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False).address_info["address"]
+    ray.init(address="local", num_cpus=2, include_dashboard=True, log_to_driver=False)
+    address = ray.get_runtime_context().gcs_address
     try:
         with RayWorkerGroup([1], Plain, name_prefix="shown") as group:
             group.add(1)

@@ -59,7 +59,7 @@ def test_a_method_that_fails_is_profiled_too(tmp_path: Path) -> None:
 def test_what_makes_no_window_is_refused() -> None:
     for wrong in ({"kind": "nvidia"}, {"skip": -1}, {"calls": 0}, {"kind": "python", "options": {"a": 1}}):
         with pytest.raises(GroupUsageError):
-            ProfileWindow("add", ".", **wrong)  # type: ignore[arg-type]
+            ProfileWindow("add", ".", **wrong)
 
 
 def test_calls_of_one_method_are_profiled_where_they_run(pair: RayResourcePool, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fanfold.worker import (
     create_colocated_worker_raw_cls,
 )
 from fanfold.worker.roles import RoleCall, roles_of
+from gates import Gated, gate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,8 +135,19 @@ def test_functions_are_given_the_worker_of_the_role(group: WorkerGroup[Any]) -> 
 
 
 def test_names_in_reports_say_the_role(group: WorkerGroup[Any]) -> None:
-    with pytest.raises(TypeError, match=r"Actor\.update failed"):
+    with pytest.raises(TypeError, match=r"Actor\.update \(role actor\) failed") as caught:
         group.actor.update("x")
+    assert caught.value.failures[0].method == "Actor.update (role actor)"  # type: ignore[attr-defined]
+
+
+def test_why_stuck_says_the_role() -> None:
+    roles = create_colocated_worker_cls({"first": Gated, "second": Gated})
+    with WorkerGroup([1], roles, backend="threads") as group:
+        call = group.second.wait.options(blocking=False)("role")
+        while "second.wait" not in group.why_stuck().splitlines()[1]:
+            pass
+        gate("role").set()
+        assert call.result(30) == ["role"]
 
 
 def test_hooks_run_in_order_and_backwards() -> None:

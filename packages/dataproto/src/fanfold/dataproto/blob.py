@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fanfold.dataproto import dense
 from fanfold.dataproto.buffers import dtype_name, dtype_named, memory_of, tensor_over
 from fanfold.dataproto.errors import DataProtoError, WireError
 
@@ -51,7 +52,7 @@ def _reduce_tensor(tensor: Tensor) -> Any:
 
 def _cell_tensor(name: str, shape: tuple[int, ...], buffer: Any) -> Tensor:
     made = tensor_over(buffer, dtype_named(name), shape)
-    return made.clone() if memoryview(buffer).readonly else made
+    return dense.clone(made) if memoryview(buffer).readonly else made
 
 
 def dumps(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:

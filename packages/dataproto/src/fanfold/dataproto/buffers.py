@@ -12,12 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fanfold.dataproto import dense
 from fanfold.dataproto.dense import COMPUTABLE
 from fanfold.dataproto.errors import WireError
 from fanfold.dataproto.objects import Array
 
 _NUMPY_DTYPES = COMPUTABLE - {torch.bfloat16}
-_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+# Quantized dtypes are not among them: a tensor made of foreign bytes as one of those has no quantizer, and ends the
+# process when it is touched.
+_DTYPES = {
+    name: value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and not (name := str(value).removeprefix("torch.")).startswith("q")
+}
 
 
 class TensorSpec(NamedTuple):
@@ -56,7 +63,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
         plain = plain.cpu()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    return plain.contiguous()
+    return plain if plain.is_contiguous() else dense.contiguous(plain)
 
 
 def memory_of(tensor: Tensor) -> Array:

@@ -200,8 +200,10 @@ def to_device(column: Column, device: torch.device, shared: Shared, *, non_block
     """Move to a device; what is there already is not copied."""
     if isinstance(column, Tensor):
         if column.is_nested:
-            return jagged.with_values(column, lambda values: values.to(device, non_blocking=non_blocking), shared)
-        return column.to(device, non_blocking=non_blocking)
+            return jagged.with_values(
+                column, lambda values: dense.to_device(values, device, non_blocking=non_blocking), shared
+            )
+        return dense.to_device(column, device, non_blocking=non_blocking)
     if is_tree(column):
         leaves = {name: to_device(leaf, device, shared, non_blocking=non_blocking) for name, leaf in column.items()}
         return TensorDict(leaves, batch_size=column.batch_size, device=device)
@@ -212,8 +214,8 @@ def clone(column: Column, shared: Shared) -> Column:
     """Copy the values into fresh, writable memory."""
     if isinstance(column, Tensor):
         if column.is_nested:
-            return jagged.with_values(column, torch.clone, shared)
-        return dense.as_movable(column).clone().view(column.dtype)
+            return jagged.with_values(column, dense.clone, shared)
+        return dense.clone(column)
     if is_tree(column):
         return map_leaves(column, rows_of(column), lambda leaf: clone(leaf, shared))
     return column.clone()

@@ -36,6 +36,23 @@ def as_movable(tensor: Tensor) -> Tensor:
     return tensor.view(_SAME_WIDTH[tensor.dtype.itemsize])
 
 
+def clone(tensor: Tensor) -> Tensor:
+    """Copy the values into memory of their own."""
+    return as_movable(tensor).clone().view(tensor.dtype)
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """Return the values in one piece of memory, without a copy where they are so already."""
+    return as_movable(tensor).contiguous().view(tensor.dtype)
+
+
+def to_device(tensor: Tensor, device: torch.device, *, non_blocking: bool = False) -> Tensor:
+    """Move to a device; the tensor itself where it is there already."""
+    if tensor.device == device:
+        return tensor
+    return as_movable(tensor).to(device, non_blocking=non_blocking).view(tensor.dtype)
+
+
 def take(tensor: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     """Copy the rows `index` [N], on the same device, of `tensor` [B, ...] to a new tensor [N, ...], or into `out`."""
     if out is not None:
@@ -70,7 +87,7 @@ def equal(one: Tensor, other: Tensor, rtol: float, atol: float) -> bool:
         return False
     if same_memory(one, other):
         return True
-    other = other.to(one.device)
+    other = to_device(other, one.device)
     if one.dtype in COMPUTABLE and (one.is_floating_point() or one.is_complex()):
         return _close(one, other, rtol, atol)
     if one.dtype.is_floating_point and one.dtype.itemsize == 1 and "float8" in str(one.dtype):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import objects
+from fanfold.dataproto import dense, objects
 from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.buffers import as_bytes
 from fanfold.dataproto.columns import Column
@@ -57,7 +57,7 @@ def _gathered(column: Tensor, counts: list[int], group: Any) -> Tensor:
     device = _collective_device(column, group)
     width = torch.Size(column.shape[1:]).numel() * column.dtype.itemsize
     mine = torch.zeros(max(counts) * width, dtype=torch.uint8, device=device)
-    raw = as_bytes(column.detach().contiguous()) if column.numel() else mine[:0]
+    raw = as_bytes(dense.contiguous(column.detach())) if column.numel() else mine[:0]
     mine[: len(raw)] = raw.to(device)
     everyone = [torch.empty_like(mine) for _ in counts]
     dist.all_gather(everyone, mine, group=group)

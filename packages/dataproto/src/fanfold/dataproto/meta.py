@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fanfold.dataproto import dense
+
 Meta = dict[str, Any]
 
 
@@ -31,5 +33,9 @@ def _copy(value: Any, *, arrays: bool) -> Any:  # noqa: PLR0911 (one line for ea
     if arrays and kind is np.ndarray:
         return value.copy()
     if arrays and kind is torch.Tensor:
-        return value.detach().clone()
+        return _cloned(value.detach())
     return value
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone() if tensor.dtype in dense.COMPUTABLE else dense.clone(tensor)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import indexing, join, objects
+from fanfold.dataproto import dense, indexing, join, objects
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.config import DataProtoConfig
 from fanfold.dataproto.errors import ColumnTypeError, MissingKeyError, SplitError
@@ -305,8 +305,7 @@ def _check_divisible(key: str, column: Any, times: int) -> None:
 
 def _in_pieces(column: Any, times: int) -> Any:
     rows, width, *rest = column.shape
-    return (
-        column.reshape(rows * times, width // times, *rest).clone()
-        if isinstance(column, Tensor)
-        else (column.reshape(rows * times, width // times, *rest).copy())
-    )
+    shape = (rows * times, width // times, *rest)
+    if isinstance(column, Tensor):
+        return dense.contiguous(dense.clone(column)).view(shape)
+    return column.copy().reshape(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from fanfold.dispatch.errors import RegistrationError
@@ -80,7 +81,7 @@ def _checked_function(function: Any) -> str:
             f"{where}: got a {type(function).__name__}, expected a function; a rank runs a method on its own worker: "
             "put @register directly above the def of a method that takes self"
         )
-    if not hasattr(type(function), "__get__"):
+    if isinstance(function, partial) or not hasattr(type(function), "__get__"):
         raise RegistrationError(
             f"{where}: got a {type(function).__name__}, which is called without the worker it stands in, expected a "
             "function; write a def that takes self and calls it"

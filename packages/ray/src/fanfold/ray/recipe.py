@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fanfold.ray.single import actor_beside, actor_in_bundle
 from fanfold.worker import ClassWithInitArgs, GroupUsageError, RecipeError
 
 from ray.actor import ActorClass
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 # What the group decides for every actor, from its name, its lifetime and its place in the pool.
 DECIDED_BY_GROUP = frozenset(
@@ -42,6 +46,34 @@ class RayClassWithInitArgs(ClassWithInitArgs):
             # Without any arguments it may be meant for attaching, where nothing is built.
             self.cls, self.args, self.kwargs, self._missing = plain, (), {}, error
         self._options = {key: value for key, value in _options_of(cls).items() if key not in DECIDED_BY_GROUP}
+
+    def __call__(  # noqa: PLR0913, PLR0917  # names and order that users know
+        self,
+        placement_group: PlacementGroup | None = None,
+        placement_group_bundle_idx: int = 0,
+        use_gpu: bool = True,
+        num_gpus: float = 1,
+        sharing_with: Any = None,
+        device_name: str = "cuda",
+    ) -> Any:
+        """Start one actor without a group, in a bundle or beside another actor, and return its handle when it is built.
+
+        With neither, the worker itself is built, in this process.
+
+        Args:
+            placement_group: Whose bundle it takes.
+            placement_group_bundle_idx: Which bundle.
+            use_gpu: Whether it takes GPUs of its bundle.
+            num_gpus: How many, or which fraction of one.
+            sharing_with: An actor on whose node it runs; it sees that actor's devices and takes none itself.
+            device_name: "cpu" is another way to say `use_gpu=False`.
+        """
+        if sharing_with is not None:
+            return actor_beside(self, self._options, sharing_with)
+        if placement_group is None:
+            return super().__call__()
+        gpus = num_gpus if use_gpu and device_name != "cpu" else 0
+        return actor_in_bundle(self, self._options, placement_group, placement_group_bundle_idx, gpus)
 
     def check(self, world_size: int) -> None:
         """Refuse a start with arguments that the constructor does not take, or lists of another length.

@@ -195,8 +195,11 @@ class Launch:
             self.circumstances.watcher.waiting()
         if not missing or announced - deadline.left() < _ANNOUNCE_EVERY:
             return announced
-        _logger.info("%s: %d/%d ranks ready", deadline.what, len(self.wanted) - missing, len(self.wanted))
-        return deadline.left()
+        left = deadline.left()
+        passed = deadline.seconds - left
+        ready = len(self.wanted) - missing
+        _logger.warning("%s: %d/%d ranks ready after %.0f s", deadline.what, ready, len(self.wanted), passed)
+        return left
 
     def _started(self, rank: int) -> StartedRank:
         answer = self.answers[rank]

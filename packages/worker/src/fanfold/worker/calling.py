@@ -198,7 +198,8 @@ class CallingGroup(Generic[WorkerT]):
         return Deadline(seconds, f"{self._label(function)} on {self.world_size} ranks")
 
     def _label(self, function: Callable[..., Any]) -> str:
-        return f"{self.worker_class.__qualname__}.{getattr(function, '__name__', repr(function))}"
+        role = f" (role {self._role})" if self._role else ""
+        return f"{self.worker_class.__qualname__}.{getattr(function, '__name__', repr(function))}{role}"
 
     def _submit(
         self,

@@ -32,6 +32,7 @@ class Run(NamedTuple):
     context: CallContext
     wanted: bool
     readonly: bool
+    label: str
 
 
 class Cancel(NamedTuple):

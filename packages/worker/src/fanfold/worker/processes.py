@@ -138,9 +138,7 @@ class ProcessesBackend(AwaitsReplies):
         method = request.method if isinstance(request.method, str) else parcel(request.method, "a function")
         handle: ProcessHandle = rank.door.link.submit(
             request.label,
-            lambda call: say.Run(
-                call, method, request.args, request.kwargs, request.context, request.wanted, request.readonly
-            ),
+            lambda call: say.Run(call, method, *request[1:], request.label),
         )
         return handle
 
@@ -209,8 +207,8 @@ class ProcessesBackend(AwaitsReplies):
         return arrive, (board.relay.address, address_of(self, ranks), places)
 
     def _host(self, board: Switchboard) -> Host:
-        def submit(rank: int, label: str, run: say.Run) -> ProcessHandle:
-            return board.links[rank].submit(label, lambda call: run._replace(call=call))
+        def submit(rank: int, run: say.Run) -> ProcessHandle:
+            return board.links[rank].submit(run.label, lambda call: run._replace(call=call))
 
         def answer(question: Question, calls: Mapping[int, Any]) -> Any:
             links = [board.links[rank] for rank in question.about if question.what != "cancel"]

@@ -66,13 +66,14 @@ class RankProcess:
         return Job(
             call=message.call,
             context=message.context,
+            label=message.label,
             begin=partial(_begin, message),
             succeed=partial(self._say_done, message),
             fail=partial(self._say_failed, message.call),
         )
 
     def _say_done(self, message: say.Run, result: Any) -> None:
-        value = parcel(result, f"the result of {message.context.method}") if message.wanted else None
+        value = parcel(result, f"the result of {message.label}") if message.wanted else None
         self._say(say.Done(message.call, value))
 
     def _say_failed(self, call: int, error: Exception) -> None:

@@ -31,7 +31,6 @@ class Ahead(NamedTuple):
 
     number: int
     rank: int
-    label: str
     run: say.Run
 
 
@@ -61,7 +60,7 @@ class Told(NamedTuple):
 class Host(NamedTuple):
     """What the relay needs of the driver's backend."""
 
-    submit: Callable[[int, str, say.Run], ReplyHandle]
+    submit: Callable[[int, say.Run], ReplyHandle]
     on_finished: Callable[[ReplyHandle, Callable[[], Any]], None]
     answer: Callable[[Question, Mapping[int, ReplyHandle]], Any]
 
@@ -141,8 +140,8 @@ class Visit:
 
     def _hear(self, message: Any) -> None:
         match message:
-            case Ahead(number, rank, label, run):
-                handle = self._calls[number] = self._host.submit(rank, label, run)
+            case Ahead(number, rank, run):
+                handle = self._calls[number] = self._host.submit(rank, run)
                 self._host.on_finished(handle, lambda: self._answers.put(lambda: self._back(number)))
             case Question():
                 # On a thread of its own: what the driver's backend has to ask its ranks for takes a while.

@@ -31,6 +31,7 @@ class Job:
     Attributes:
         call: Its number on this rank.
         context: What the method can learn about the call.
+        label: The method's name for people, with its role where it has one.
         begin: Runs the method of the worker, as far as it goes without waiting.
         succeed: Takes what the method returned in the end.
         fail: Takes what it raised.
@@ -38,6 +39,7 @@ class Job:
 
     call: int
     context: CallContext
+    label: str
     begin: Callable[[Any], Any]
     succeed: Callable[[Any], None]
     fail: Callable[[Exception], None]
@@ -141,7 +143,7 @@ class RankServer:
         flag = self.waiting.begin(job.call)
         try:
             with (
-                self._where.inside(job.call, job.context.method),
+                self._where.inside(job.call, job.label),
                 in_call(job.context),
                 cancellable(flag or CancelFlag()),
             ):

@@ -92,6 +92,7 @@ class ThreadRank:
         job = Job(
             handle.call,
             request.context,
+            request.label,
             partial(_begin, request, checks),
             partial(self._done, handle, request, checks),
             partial(self._failed, handle),

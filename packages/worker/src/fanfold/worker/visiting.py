@@ -78,8 +78,8 @@ class VisitingBackend(AwaitsReplies):
     def call(self, rank: StartedRank, request: Request) -> ReplyHandle:
         """Send a call to the relay, which passes it on."""
         method = request.method if isinstance(request.method, str) else parcel(request.method, "a function")
-        run = say.Run(0, method, request.args, request.kwargs, request.context, request.wanted, request.readonly)
-        return self._line.submit(rank.rank, request.label, run)
+        run = say.Run(0, method, *request[1:], request.label)
+        return self._line.submit(rank.rank, run)
 
     def cancel(self, handles: Sequence[ReplyHandle], limit: float) -> list[str]:
         """Drop what has not begun, flag what is running; say for each "dropped", "running" or "finished"."""
@@ -132,14 +132,14 @@ class Line:
         with contextlib.suppress(OSError):  # the other end may have done it
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def submit(self, rank: int, label: str, run: say.Run) -> ReplyHandle:
+    def submit(self, rank: int, run: say.Run) -> ReplyHandle:
         """Send a call, or give it the reply of a rank that is lost."""
         with self._changed:
-            handle = ReplyHandle(next(self._numbers), label, self.over)
+            handle = ReplyHandle(next(self._numbers), run.label, self.over)
             if self.over is None:
                 self._calls[handle.call] = handle
         if handle.reply is None:
-            self._say(Ahead(handle.call, rank, label, run))
+            self._say(Ahead(handle.call, rank, run))
         return handle
 
     def ask(self, what: str, about: Sequence[int], limit: float) -> Any:

@@ -8,7 +8,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torch import Tensor
 
 from fanfold.dataproto import columns as column_rules
-from fanfold.dataproto import indexing, leaves, legacy, merge
+from fanfold.dataproto import dense, indexing, leaves, legacy, merge
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.errors import ColumnError, MergeError, NotEqualError, SplitError
 from fanfold.dataproto.jagged import Shared
@@ -237,4 +237,4 @@ def contiguous(data: TensorDictBase) -> TensorDict:
 def _contiguous(column: Column) -> Column:
     if column_rules.is_tree(column):
         return column_rules.map_leaves(column, column_rules.rows_of(column), _contiguous)
-    return column.contiguous() if isinstance(column, Tensor) else column
+    return dense.contiguous(column) if isinstance(column, Tensor) and not column.is_nested else column

@@ -13,12 +13,13 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from fanfold.dispatch import ArgumentError, DivideError, PerRank, Rows
+from fanfold.dispatch import ArgumentError, CallContext, DivideError, PerRank, Rows
 from fanfold.worker import (
     BusyRankError,
     Call,
     CallCancelledError,
     ClassWithInitArgs,
+    Failure,
     GroupCallError,
     GroupUsageError,
     MeshError,
@@ -26,6 +27,7 @@ from fanfold.worker import (
     NotPicklableError,
     RankEnvironmentError,
     RemoteError,
+    Request,
     UnknownMethodError,
     WaitTimeoutError,
     WorkerGroup,
@@ -649,6 +651,17 @@ class Conformance:
         group.close()
         with pytest.raises(GroupUsageError, match="closed"):
             group.who()
+
+    def test_close_ends_the_ranks(self) -> None:
+        group = self.make_group([2], Probe)
+        backend, member = group._backend, group._members[1]  # noqa: SLF001  # a group that is closed takes no call
+        group.close()
+        handle = backend.call(member, Request("who", (), {}, CallContext("who", 1, 2)))
+        self.until(lambda: backend.wait([handle], 0.1))
+        outcome = backend.fetch(handle)
+        assert isinstance(outcome, Failure)
+        assert outcome.lost
+        assert isinstance(outcome.error, WorkerLostError)
 
     def test_name_is_free_after_close(self) -> None:
         for _ in range(2):
