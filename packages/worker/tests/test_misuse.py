@@ -133,9 +133,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "did you mean 'on_lost'",
     ),
     "why_stuck": (lambda group: group.why_stuck(-1), GroupUsageError, "limit .* got -1"),
-    "wait for a number": (lambda group: wait([3]), GroupUsageError, "wait takes calls, .* got 3"),  # type: ignore[list-item]
+    "wait for a number": (lambda group: wait([3]), GroupUsageError, "wait takes calls, .* got 3"),
     "wait for one": (lambda group: wait(group.later(1)), GroupUsageError, r"wait\(\[call\]\)"),
-    "wait for what cannot say": (lambda group: wait([Promise()]), GroupUsageError, "use gather"),  # type: ignore[list-item]
+    "wait for what cannot say": (lambda group: wait([Promise()]), GroupUsageError, "use gather"),
     "wait's count": (lambda group: wait([], count=-1), GroupUsageError, "count .* got -1"),
     "gather a number": (lambda group: gather(3), GroupUsageError, "gather takes calls, .* got 3"),
     "gather numbers": (lambda group: gather([1]), GroupUsageError, "got 1"),

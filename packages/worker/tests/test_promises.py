@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fanfold.dispatch import Dispatch, register, register_batch_type
-from fanfold.worker import Call, GroupUsageError, WaitTimeoutError, Worker, WorkerGroup
+from fanfold.worker import Call, GroupUsageError, WaitTimeoutError, Worker, WorkerGroup, gather, wait
 from gates import gate
 
 
@@ -114,6 +114,25 @@ def test_results_without_rows_have_no_header(group: WorkerGroup[Doubler]) -> Non
     with pytest.raises(GroupUsageError, match=r"Doubler\.numbers returned builtins\.list, which has no rows"):
         len(later)
     assert later.store.call.result() == [0, 1]
+
+
+def test_it_is_waited_for_as_its_call_is() -> None:
+    with WorkerGroup([2], Doubler, backend="threads") as group:
+        late = group.gated.options(timeout=60)(Table(x=[1, 2]), "several")
+        here = WorkerGroup([1], Doubler).double(Table(x=[3]))
+        assert wait([late, here], timeout=30) == ([here], [late])
+        with pytest.raises(WaitTimeoutError, match=r"2 calls .* Doubler\.gated"):
+            gather(late, here, timeout=0.05)
+        gate("several").set()
+        assert [table.columns["x"] for table in gather([late, here], timeout=30)] == [[1, 2], [6]]
+        assert group.double.options(timeout=3600)(late).deadline.seconds <= 60
+        failing = group.double(Table(y=[1, 2]))
+        with pytest.raises(KeyError, match="x"):
+            gather(failing, late)
+        part = LaterTable(late.store, late.parts, 1, 2)
+        assert gather(part)[0].columns["x"] == [2]
+        with pytest.raises(GroupUsageError, match="use gather"):
+            wait([part])
 
 
 def test_waits_have_limits() -> None:

@@ -6,7 +6,7 @@ from fanfold.dispatch import MeshError
 from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Keeps, Notifies, Renews, Travels, Watches
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
-from fanfold.worker.calls import Call, gather, wait
+from fanfold.worker.calls import Call
 from fanfold.worker.cancelling import CancelFlag, cancellable, cancelled
 from fanfold.worker.devices import DeviceKind, device_index, device_kind, keeps_all_visible
 from fanfold.worker.errors import (
@@ -40,6 +40,7 @@ from fanfold.worker.roles import (
     create_colocated_worker_cls_fused,
     create_colocated_worker_raw_cls,
 )
+from fanfold.worker.several import gather, wait
 from fanfold.worker.stuck import RankStatus, Whereabouts
 from fanfold.worker.worker import MeshRank, Worker
 

@@ -9,6 +9,7 @@ from fanfold.dispatch import PerRank, Replicate, Shard
 from fanfold.worker.calls import Call
 from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.limits import Deadline
+from fanfold.worker.several import call_behind, stands_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +19,11 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 def soonest(deadline: Deadline, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Deadline:
     """Return the deadline of a call that depends on others: theirs, where they have less time left."""
-    dependencies = [held for value in (*args, *kwargs.values()) if isinstance(held := _held(value), Call)]
-    return min([deadline, *(Deadline(call.deadline.left(), deadline.what) for call in dependencies)], key=Deadline.left)
+    for value in (*args, *kwargs.values()):
+        call = call_behind(_held(value)) if stands_for_result(_held(value)) else None
+        if call is not None and call.deadline.left() < deadline.left():
+            deadline = Deadline(call.deadline.left(), deadline.what)
+    return deadline
 
 
 def resolved(args: Sequence[Any], kwargs: Mapping[str, Any], deadline: Deadline) -> Arguments:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fanfold.worker.abilities import Cancels, Notifies
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, StartedRank, Success
-from fanfold.worker.errors import CallCancelledError, GroupUsageError, WaitTimeoutError
+from fanfold.worker.errors import CallCancelledError, WaitTimeoutError
 from fanfold.worker.limits import CANCEL_LIMIT, GRACE, Deadline, seconds
 from fanfold.worker.report import RankFailure, group_call_error
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fanfold.dispatch import CallPlan
 
-_LOOK_AGAIN = 0.01  # seconds between looks of an awaiting task at a backend that does not notify
+LOOK_AGAIN = 0.01  # seconds between looks of an awaiting task at a backend that does not notify
 
 
 class CallOwner(Protocol):
@@ -108,7 +108,7 @@ class Call(list[Handle]):
         self._take_finished(0.0)
         while (patience := self._patience(self.deadline)) is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), min(patience, _LOOK_AGAIN) if looks_alone else patience)
+                await asyncio.wait_for(news.wait(), min(patience, LOOK_AGAIN) if looks_alone else patience)
             news.clear()
             self._take_finished(0.0)
         return self._settle(self.deadline)
@@ -289,91 +289,3 @@ class Call(list[Handle]):
             when=outcome.when,
             lost=outcome.lost,
         )
-
-
-def gather(*calls: Any, timeout: float | None = None) -> list[Any]:
-    """Wait for calls of any groups and return their results in order; the first failure is raised at once.
-
-    Args:
-        calls: Calls, or lists of calls; also what else stands for a result that is not here yet, such as a
-            `DataProtoFuture`, which is waited for after the calls.
-        timeout: Seconds to wait at most; the calls' own limits unless given.
-
-    Raises:
-        GroupCallError: One of the calls failed; the others go on.
-        WaitTimeoutError: Not all were over in time.
-        GroupUsageError: Something else was given.
-    """
-    flat = [one for item in calls for one in ([item] if stands_for_result(item) else _several("gather", item))]
-    limit = None if timeout is None else seconds(timeout, "timeout", may_be_zero=True)
-    deadline = None if limit is None else Deadline(limit, f"{len(flat)} calls")
-    waiting = [call for call in flat if isinstance(call, Call)]
-    while waiting:
-        done, waiting = wait(waiting, timeout=None if deadline is None else deadline.left())
-        for call in done:
-            call.result()
-        if waiting and deadline is not None:
-            deadline.check(missing=", ".join(call.label for call in waiting))
-    return [one.result() if deadline is None or isinstance(one, Call) else one.result(deadline.left()) for one in flat]
-
-
-def wait(calls: Iterable[Call], count: int = 1, timeout: float | None = None) -> tuple[list[Call], list[Call]]:
-    """Wait until that many calls are done (have a result, an error, or no time left), and return those and the others.
-
-    Args:
-        calls: Calls of any groups.
-        count: How many to wait for; all of them if there are fewer.
-        timeout: Seconds to wait at most; the calls' own limits unless given.
-
-    Raises:
-        GroupUsageError: Something else was given.
-    """
-    waiting, done = _only_calls(calls), list[Call]()
-    number: object = count
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise GroupUsageError(f"count is how many calls to wait for, 0 or more; got {count!r}")
-    longest = max((call.deadline.left() for call in waiting), default=0.0)
-    limit = longest if timeout is None else seconds(timeout, "timeout", may_be_zero=True)
-    deadline, wanted = Deadline(limit, "calls"), min(count, len(waiting))
-    while True:
-        done += [call for call in waiting if call.done()]
-        waiting = [call for call in waiting if not any(call is other for other in done)]
-        if len(done) >= wanted or deadline.passed():
-            return done, waiting
-        _wait_for_news(waiting, deadline.left())
-
-
-def stands_for_result(value: Any) -> bool:
-    """Say whether a value is a call, or of another library's class, that stands for a result that is not here yet."""
-    kind = type(value)
-    return callable(getattr(kind, "result", None)) and callable(getattr(kind, "get", None))
-
-
-def _several(what: str, given: Any) -> list[Any]:
-    calls = list(given) if hasattr(type(given), "__iter__") else [given]
-    wrong = [one for one in calls if not stands_for_result(one)]
-    if wrong:
-        raise GroupUsageError(f"{what} takes calls, as methods with blocking=False return them; got {wrong[0]!r}")
-    return calls
-
-
-def _only_calls(given: Any) -> list[Call]:
-    if isinstance(given, Call):
-        raise GroupUsageError(f"wait takes several calls; say wait([call]), or call.result(), for {given.label}")
-    calls = _several("wait", given)
-    wrong = [one for one in calls if not isinstance(one, Call)]
-    if wrong:
-        raise GroupUsageError(
-            f"wait takes calls; got {wrong[0]!r}, which cannot say whether it is done: use gather, or its result()"
-        )
-    return calls
-
-
-def _wait_for_news(calls: Sequence[Call], limit: float) -> None:
-    limit = min([limit, *(call.deadline.left() for call in calls)])
-    backends = {id(call._backend): call._backend for call in calls}  # noqa: SLF001  # calls and this belong together
-    if len(backends) > 1:
-        time.sleep(min(limit, _LOOK_AGAIN))
-        return
-    for backend in backends.values():
-        backend.wait([call[p] for call in calls for p in call._pending], limit)  # noqa: SLF001  # as above

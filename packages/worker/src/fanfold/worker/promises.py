@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
 from fanfold.worker.abilities import Keeps
-from fanfold.worker.calls import stands_for_result
 from fanfold.worker.errors import GroupUsageError
+from fanfold.worker.several import note_behind, stands_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,8 @@ def promise_of(call: Call) -> Any:
     if call.plan.collecting != "join" or batch_type is None or batch_type.lazy is None:
         return call
     promised = getattr(call, "promised", None)  # of a call whose results stay: see `Keeps`
-    return batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)]) if promised is None else batch_type.lazy(*promised())
+    given = (CallStore(call), [(_WHOLE, _WHOLE)]) if promised is None else promised()
+    return note_behind(batch_type.lazy(*given), call)
 
 
 def may_stay(plan: CallPlan, backend: Backend) -> bool:
