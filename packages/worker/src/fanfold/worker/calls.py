@@ -249,6 +249,8 @@ class Call(list[Handle]):
             self._take(pending[index])
         if finished:
             self._pending = [position for position in pending if position not in self._outcomes]
+            if not self._pending and not self._failed_after:
+                self._after = []  # what this depended on, and may go now
 
     def _take(self, position: int) -> None:
         outcome = self._backend.fetch(self[position])
