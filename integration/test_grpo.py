@@ -25,11 +25,7 @@ from running import GRPO, environment
 from single import models_here
 from workers import Policy
 
-pytestmark = [
-    pytest.mark.timeout(400),
-    # Megatron-Core runs in this process too, and warns of its own ways.
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.timeout(400)
 STEPS = 5
 SMALL = [
     *("--warm-up-steps", "25", "--prompts", "8", "--samples", "4"),

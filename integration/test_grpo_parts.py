@@ -7,10 +7,12 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import arguments
 import distributed
 import loop
+import plot
 import pytest
 import single
 import torch
@@ -273,3 +275,16 @@ def test_options_that_do_not_go_together(given: list[str], expected: str, capsys
         parse("", groups=True, arguments=given)
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_the_picture_has_a_line_for_each_run(tmp_path: Path) -> None:
+    for name, rewards in {"seed 0": [0.0, 1.0], "seed 1": [0.5, 0.5, 0.5]}.items():
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"step": step, "reward": reward}) for step, reward in enumerate(rewards)]
+        (tmp_path / name / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    drawn = plot.picture({name: plot.rewards_of(tmp_path / name) for name in ("seed 0", "seed 1")})
+    root = ET.fromstring(drawn)
+    points = [line.get("points") for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert points[0] == "56.0,256.0 340.0,16.0"
+    assert points[2] == points[3] == "56.0,136.0 340.0,136.0 624.0,136.0"
+    assert "seed 1" in drawn

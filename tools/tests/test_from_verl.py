@@ -282,8 +282,8 @@ def test_it_starts_as_a_script_from_anywhere(program: Path) -> None:
 def verl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with verl as released; says aloud why it is not there."""
     folder = tmp_path_factory.mktemp("verl")
-    # Copies: what is rewritten must not be a file of uv's cache.
-    command = [uv_executable(), "pip", "install", "-q", "--no-deps", "--link-mode=copy", "--python", sys.executable]
+    # Not out of uv's cache: whoever wrote into a folder that uv linked to it has changed the files there as well.
+    command = [uv_executable(), "pip", "install", "-q", "--no-deps", "--no-cache", "--python", sys.executable]
     done = subprocess.run(
         [*command, "--target", str(folder), f"verl=={VERSION}"],
         capture_output=True,

@@ -59,7 +59,9 @@ def prepare(folder: Path) -> str:
     """Install verl into `folder`, ready to be imported from there; returns why not, or nothing."""
     if not (folder / "verl").exists():
         found = shutil.which("uv") or (str(UV) if UV.exists() else None)
-        command = [found, "pip", "install", "--python", sys.executable] if found else [sys.executable, "-m", "pip"]
+        # Copies and no cache: uv links the files of a folder to its cache, and one of them is written to below.
+        by_uv = [str(found), "pip", "install", "--no-cache", "--link-mode=copy", "--python", sys.executable]
+        command = by_uv if found else [sys.executable, "-m", "pip"]
         done = subprocess.run(
             [*command, *([] if found else ["install"]), "--no-deps", "--target", str(folder), f"verl=={VERSION}"],
             capture_output=True,

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import on_ranks
@@ -32,23 +33,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(name="owner")
-def _owner(tmp_path: Path) -> Iterator[WorkerGroup[Any]]:
-    recipe = ClassWithInitArgs(Rendezvous, str(tmp_path))
-    with WorkerGroup([2], recipe, backend="processes", name_prefix="own-") as group:
+@contextmanager
+def _started(folder: Path) -> Iterator[WorkerGroup[Any]]:
+    recipe = ClassWithInitArgs(Rendezvous, str(folder))
+    with WorkerGroup([2], recipe, backend="processes") as group:
         yield group
 
 
-@pytest.fixture(name="visitor")
-def _visitor(owner: WorkerGroup[Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerGroup[Any]]:
+@contextmanager
+def _seen_from_elsewhere(owner: WorkerGroup[Any]) -> Iterator[WorkerGroup[Any]]:
     """The same group as another process sees it: what is at home, is not, while it arrives."""
     sent = pickle.dumps(owner)
-    with monkeypatch.context() as away:
+    with pytest.MonkeyPatch.context() as away:
         away.setattr("fanfold.worker.visiting.os.getpid", lambda: -1)
         group = pickle.loads(sent)
     assert isinstance(group._backend, VisitingBackend)
     yield group
     group._backend._line.hang_up()
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("visiting")
+
+
+@pytest.fixture(name="owner", scope="module")
+def _owner(folder: Path) -> Iterator[WorkerGroup[Any]]:
+    with _started(folder) as group:
+        yield group
+
+
+@pytest.fixture(name="visitor", scope="module")
+def _visitor(owner: WorkerGroup[Any]) -> Iterator[WorkerGroup[Any]]:
+    with _seen_from_elsewhere(owner) as group:
+        yield group
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -95,20 +113,20 @@ def test_large_values_and_errors(visitor: WorkerGroup[Any]) -> None:
     assert "raise KeyError" in caught.value.failures[0].trace  # type: ignore[attr-defined]
 
 
-def test_where_ranks_are_is_what_their_driver_says(visitor: WorkerGroup[Any], tmp_path: Path) -> None:
-    call = visitor.wait_for.options(blocking=False)("go", [1])
+def test_where_ranks_are_is_what_their_driver_says(visitor: WorkerGroup[Any], folder: Path) -> None:
+    call = visitor.wait_for.options(blocking=False)("where", [1])
     _until(lambda: call.so_far() and "wait_for" in visitor.why_stuck())
     idle, busy = visitor.why_stuck().splitlines()[1:3]
     assert " - " in idle
     assert "wait_for" in busy
     with pytest.raises(WaitTimeoutError):
         call.result(0.01)
-    (tmp_path / "go").touch()
-    assert call.result(30) == ["go", "go"]
+    (folder / "where").touch()
+    assert call.result(30) == ["where", "where"]
 
 
-def test_cancelling(visitor: WorkerGroup[Any], tmp_path: Path) -> None:
-    first = visitor.wait_for.options(blocking=False)("go")
+def test_cancelling(visitor: WorkerGroup[Any], folder: Path) -> None:
+    first = visitor.wait_for.options(blocking=False)("cancel")
     second = visitor.log_call(1)
     _until(lambda: "wait_for" in visitor.why_stuck())
     assert second.cancel() == {0: "dropped", 1: "dropped"}
@@ -116,34 +134,38 @@ def test_cancelling(visitor: WorkerGroup[Any], tmp_path: Path) -> None:
     with pytest.raises(CallCancelledError):
         first.result()
     assert visitor.log_call(2).result(30) == [2, 2]
-    assert (tmp_path / "go-cancelled-0").exists()
-    assert not (tmp_path / "began-1-0").exists()
+    assert (folder / "cancel-cancelled-0").exists()
+    assert not (folder / "began-1-0").exists()
 
 
-def test_lost_and_renewed_ranks(owner: WorkerGroup[Any], visitor: WorkerGroup[Any], tmp_path: Path) -> None:
+def test_lost_and_renewed_ranks(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
-    before = visitor.process()
-    assert visitor._backend.lost(visitor._members) == {}  # type: ignore[attr-defined]
-    with pytest.raises(WorkerLostError, match="killed by SIGKILL") as caught:
-        visitor.die(1, "go")
-    assert caught.value.log[-1] == "my last words"
-    assert list(visitor._backend.lost(visitor._members)) == [1]  # type: ignore[attr-defined]
-    assert owner.recover() == [1]
-    after = visitor.process()
-    assert (after[0], after[1] != before[1]) == (before[0], True)
+    with _started(tmp_path) as owner, _seen_from_elsewhere(owner) as visitor:
+        before, backend = visitor.process(), visitor._backend
+        assert isinstance(backend, VisitingBackend)
+        assert backend.lost(visitor._members) == {}
+        with pytest.raises(WorkerLostError, match="killed by SIGKILL") as caught:
+            visitor.die(1, "go")
+        assert caught.value.log[-1] == "my last words"
+        assert list(backend.lost(visitor._members)) == [1]
+        assert owner.recover() == [1]
+        after = visitor.process()
+        assert (after[0], after[1] != before[1]) == (before[0], True)
 
 
-def test_after_the_end(owner: WorkerGroup[Any], visitor: WorkerGroup[Any]) -> None:
-    sent = pickle.dumps(visitor)
-    waiting = visitor.wait_for.options(blocking=False)("never", patience=3600)
-    owner.close()
-    with pytest.raises(WorkerLostError):
-        waiting.result(30)
-    _until(lambda: visitor._backend._line.over)  # type: ignore[attr-defined]
-    with pytest.raises(WorkerLostError, match="the group was closed, or its driver is gone"):
-        visitor.process()
-    assert list(visitor._backend.lost(visitor._members)) == [0, 1]  # type: ignore[attr-defined]
-    assert "did not answer" in visitor.why_stuck(limit=0.1)
+def test_after_the_end(tmp_path: Path) -> None:
+    with _started(tmp_path) as owner, _seen_from_elsewhere(owner) as visitor:
+        sent, backend = pickle.dumps(visitor), visitor._backend
+        assert isinstance(backend, VisitingBackend)
+        waiting = visitor.wait_for.options(blocking=False)("never", patience=3600)
+        owner.close()
+        with pytest.raises(WorkerLostError):
+            waiting.result(30)
+        _until(lambda: backend._line.over)
+        with pytest.raises(WorkerLostError, match="the group was closed, or its driver is gone"):
+            visitor.process()
+        assert list(backend.lost(visitor._members)) == [0, 1]
+        assert "did not answer" in visitor.why_stuck(limit=0.1)
     code = f"import pickle\ntry: pickle.loads({sent!r})\nexcept ValueError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "cannot be reached from here" in done.stdout
@@ -155,15 +177,18 @@ def test_a_visitor_starts_and_ends_nothing(owner: WorkerGroup[Any], visitor: Wor
         visitor._backend.start(StartOrder("x", recipe, [], []), Deadline(1, "nothing"))
     with pytest.raises(GroupUsageError, match="started by others"):
         visitor.recover()
-    visitor.close()
+    with _seen_from_elsewhere(owner) as another:
+        another.close()
     assert len(owner.process()) == 2
 
 
-def test_nothing_is_left(owner: WorkerGroup[Any], visitor: WorkerGroup[Any]) -> None:
-    visitor.process()
-    owner.close()
+def test_nothing_is_left(tmp_path: Path) -> None:
     names = ("fanfold-relay", "fanfold-visit", "fanfold-visit-answers", "fanfold-visitor")
-    _until(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
+    before = [thread for thread in threading.enumerate() if thread.name in names]
+    with _started(tmp_path) as owner, _seen_from_elsewhere(owner) as visitor:
+        visitor.process()
+        assert len([thread for thread in threading.enumerate() if thread.name in names]) == len(before) + 4
+    _until(lambda: [thread for thread in threading.enumerate() if thread.name in names] == before)
 
 
 def test_other_users_are_not_let_in(owner: WorkerGroup[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ Any safetensors reader can list and read the entries. Loading maps the file; wha
 memory and never reaches the file. Nothing in a file is executed unless `allow_pickle=True` is passed.
 """
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from fanfold.dataproto.table import Table
 StrPath: TypeAlias = str | os.PathLike[str]
 FORMAT, VERSION = "fanfold.dataproto", 1
 _HEAD = "head"
+_ROW_OF_A_STACK = 640  # bytes of the object in which tensordict wraps one value
 _NATIVE = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -66,9 +68,9 @@ class _Entries:
         self.found[key] = ToWrite("U8", (memory.nbytes,), memory, array.dtype.alignment)
         return {"at": key, "numpy": array.dtype.str, "shape": list(array.shape)}
 
-    def text(self, label: str, value: Any) -> str:
+    def text(self, label: str, value: Any, extra: int = 0) -> str:
         key = _HEAD if label == _HEAD else f"{len(self.found)}:{label}"
-        raw = jsonable.dumps(value)
+        raw = jsonable.dumps(value, extra)
         self.found[key] = ToWrite("U8", (len(raw),), raw)
         return key
 
@@ -128,7 +130,8 @@ def _saved_leaf(label: str, column: Column, entries: _Entries, allow_pickle: boo
     is_value = leaves.is_shared_value(column)
     found = column.data if is_value else leaves.listed(column)
     value = _encoded(f"column {label!r}", found, label, entries, allow_pickle)
-    kind, at = "value" if is_value else "stack", entries.text(label, value)
+    extra = 0 if is_value else _ROW_OF_A_STACK * math.prod(column.batch_size)
+    kind, at = "value" if is_value else "stack", entries.text(label, value, extra)
     return {"kind": kind, "batch_size": list(column.batch_size), "at": at}
 
 
@@ -190,6 +193,7 @@ class Reader:
             )
         self._decoder = jsonable.Decoder(self._value, allow_pickle=allow_pickle)
         self.offsets: dict[str, Tensor] = {}
+        self._read: set[str] = set()
 
     def parts(self, columns: Iterable[str] | None) -> tuple[Table | None, dict[str, Array], Meta, Meta]:
         """Return the tensor columns, arrays, metadata and other attributes; with `columns`, only those are read.
@@ -208,7 +212,7 @@ class Reader:
             raise FileFormatError(f"{self._path} is damaged: {type(error).__name__}: {error}") from error
 
     def _parts(self, columns: Iterable[str] | None) -> tuple[Table | None, dict[str, Array], Meta, Meta]:
-        head = self._json(_HEAD)
+        head = jsonable.loads(self._memory(_HEAD))
         wanted = None if columns is None else list(columns)
         for name in wanted or ():
             if name not in head["tensors"] and name not in head["arrays"]:
@@ -219,27 +223,31 @@ class Reader:
         table = None if head["rows"] is None else _checked_table(tensors, head["rows"])
         return table, arrays, self._meta(head["meta"]), self._meta(head["extra"])
 
-    def _json(self, key: str) -> Any:
-        return jsonable.loads(bytes(self._entries[key].memory))
+    def _memory(self, key: str) -> memoryview:
+        """Return the memory of an entry, once: read again and again, a small file could become large."""
+        if key in self._read:
+            raise FileFormatError(f"{self._path} is damaged: two values are said to be in the entry {key!r}")
+        self._read.add(key)
+        return self._entries[key].memory
 
     def _meta(self, key: str) -> Meta:
-        return {self._decoder.decode(name): self._decoder.decode(value) for name, value in self._json(key)}
+        return dict(self._decoder.decode(self._memory(key)))
 
     def _tensor(self, spec: Mapping[str, Any]) -> Tensor:
-        return tensor_over(self._entries[spec["at"]].memory, dtype_named(spec["dtype"]), _shape(spec["shape"]))
+        return tensor_over(self._memory(spec["at"]), dtype_named(spec["dtype"]), _shape(spec["shape"]))
 
     def _value(self, spec: Mapping[str, Any]) -> Any:
         if "numpy" not in spec:
             return self._tensor(spec)
         dtype, shape = jsonable.plain_dtype(spec["numpy"]), _shape(spec["shape"])
-        memory = self._entries[spec["at"]].memory
+        memory = self._memory(spec["at"])
         return np.frombuffer(memory, dtype=dtype).reshape(shape) if memory.nbytes else np.empty(shape, dtype=dtype)
 
     def _array(self, spec: Mapping[str, Any]) -> Array:
         if spec["kind"] == "array":
             found: Array = self._value(spec)
             return found
-        cells = [self._decoder.decode(cell) for cell in self._json(spec["at"])]
+        cells = self._decoder.decode(self._memory(spec["at"]))
         return np.fromiter(cells, dtype=object, count=len(cells)).reshape(_shape(spec["shape"]))
 
     def _column(self, spec: Mapping[str, Any]) -> Column:
@@ -251,7 +259,9 @@ class Reader:
         if kind == "tree":
             inside = {name: self._column(leaf) for name, leaf in spec["leaves"].items()}
             return TensorDict(inside, batch_size=_shape(spec["batch_size"]))
-        value, batch_size = self._decoder.decode(self._json(spec["at"])), _shape(spec["batch_size"])
+        batch_size = _shape(spec["batch_size"])
+        extra = 0 if kind == "value" else _ROW_OF_A_STACK * math.prod(batch_size)
+        value = self._decoder.decode(self._memory(spec["at"]), extra)
         if kind == "value":
             return NonTensorData(value, batch_size=batch_size)
         return leaves.unlisted(value, batch_size)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fanfold.dataproto import blob
+from fanfold.dataproto import blob, budget
 from fanfold.dataproto.errors import FileFormatError, WireError
 
 _MARK = "$"
+_LONG_INT = 2048  # bits
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -37,8 +38,10 @@ class Encoder:
             WireError: JSON cannot hold it, and pickling is not allowed or not possible.
         """
         kind = type(value)
-        if value is None or kind in {bool, int, float, str}:
+        if value is None or kind in {bool, float, str}:
             return value
+        if kind is int:  # Python refuses to read longer ones as decimal numbers
+            return value if value.bit_length() < _LONG_INT else {_MARK: "int", "hex": hex(value)}
         if kind is list:
             return [self.encode(item) for item in value]
         if kind is dict:
@@ -99,25 +102,25 @@ class Decoder:
     def __init__(self, fetch: Callable[[Any], Any], *, allow_pickle: bool) -> None:
         self._fetch, self._allow_pickle = fetch, allow_pickle
 
-    def decode(self, value: Any) -> Any:
-        """Return the value that was encoded.
+    def decode(self, text: Any, extra: int = 0) -> Any:
+        """Return the value that was encoded and written with `dumps`.
 
         Raises:
             FileFormatError: nothing that `Encoder` writes, or a pickled object where that is not allowed.
         """
-        if isinstance(value, list):
-            return [self.decode(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if _MARK not in value:
-            return {key: self.decode(item) for key, item in value.items()}
-        return self._marked(value[_MARK], value)
+        return loads(text, self._inside_out, extra)
+
+    def _inside_out(self, value: dict[str, Any]) -> Any:
+        # JSON objects arrive innermost first, so what is inside of this one has been decoded.
+        return self._marked(value[_MARK], value) if _MARK in value else value
 
     def _marked(self, mark: Any, value: dict[str, Any]) -> Any:  # noqa: PLR0911 (one line for each kind)
         if mark in _SEQUENCES:
-            return _SEQUENCES[mark](self.decode(value["items"]))
+            return _SEQUENCES[mark](value["items"])
         if mark == "dict":
-            return {self.decode(key): self.decode(item) for key, item in value["items"]}
+            return dict(value["items"])
+        if mark == "int":
+            return int(value["hex"], 16)
         if mark == "bytes":
             return base64.b64decode(value["base64"], validate=True)
         if mark == "complex":
@@ -125,7 +128,7 @@ class Decoder:
         if mark == "array":
             return self._fetch(value)
         if mark == "objects":
-            return _object_array(self.decode(value["items"]), value["shape"])
+            return _object_array(value["items"], value["shape"])
         if mark == "scalar":
             raw = base64.b64decode(value["base64"], validate=True)
             return np.frombuffer(raw, dtype=plain_dtype(value["dtype"]), count=1)[0]
@@ -156,18 +159,19 @@ def plain_dtype(text: Any) -> np.dtype[Any]:
     return dtype
 
 
-def dumps(value: Any) -> bytes:
-    """Return encoded values as JSON text."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+def dumps(value: Any, extra: int = 0) -> bytes:
+    """Return encoded values as JSON text; `extra` is the memory that readers need beside the values."""
+    return budget.filled(json.dumps(value, separators=(",", ":")).encode("ascii"), extra)
 
 
-def loads(raw: bytes) -> Any:
-    """Return what JSON text says.
+def loads(text: Any, hook: Callable[[dict[str, Any]], Any] | None = None, extra: int = 0) -> Any:
+    """Return what JSON text says; `hook` replaces every object, innermost first.
 
     Raises:
-        FileFormatError: no JSON.
+        FileFormatError: no JSON, or text that stands for far more memory than it takes.
     """
+    budget.check(text, extra)
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return json.loads(str(text, "ascii"), object_hook=hook)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise FileFormatError(f"a part of the file that should be JSON is damaged: {error}") from None

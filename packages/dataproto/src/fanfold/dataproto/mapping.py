@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
+from fanfold.dataproto import budget
 from fanfold.dataproto.errors import FileFormatError
 
 _ALIGNMENT = 64
@@ -47,9 +48,10 @@ def entries(path: str) -> tuple[dict[str, Entry], dict[str, str]]:
     """
     whole = _mapped(path)
     try:
-        _judge(path)
         size = int.from_bytes(whole[:_LENGTH], "little")
-        head = json.loads(bytes(whole[_LENGTH : _LENGTH + size]))
+        budget.check(whole[_LENGTH : _LENGTH + size])
+        _judge(path)
+        head = json.loads(str(whole[_LENGTH : _LENGTH + size], "utf-8"))
         about = head.pop("__metadata__", {})
         data = whole[_LENGTH + size :]
         found = {key: Entry(entry["dtype"], data[slice(*entry["data_offsets"])]) for key, entry in head.items()}
@@ -104,6 +106,6 @@ def _chunks(entries: Mapping[str, ToWrite], about: Mapping[str, str]) -> Iterabl
         size = memoryview(entry.memory).nbytes
         head[key] = {"dtype": entry.code, "shape": list(entry.shape), "data_offsets": [position, position + size]}
         position += size
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = budget.filled(json.dumps(head, separators=(",", ":")).encode())
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     return [len(text).to_bytes(8, "little"), text, *(entry.memory for _, entry in ordered)]

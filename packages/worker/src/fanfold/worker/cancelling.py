@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass
 class CancelFlag:
     """Set once, from another thread, when nobody waits for a call any more."""
 
-    is_set: bool = False
+    def __init__(self) -> None:
+        self.is_set = False
 
 
 _flag_of_this_call: ContextVar[CancelFlag | None] = ContextVar("fanfold_cancel_flag", default=None)

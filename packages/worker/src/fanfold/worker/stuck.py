@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -34,12 +33,12 @@ class RankStatus(NamedTuple):
     note: str = ""
 
 
-@dataclass
 class Whereabouts:
     """What one rank is running, readable from another thread at any time."""
 
-    rank: int
-    _running: dict[int, tuple[str, float, int]] = field(default_factory=dict)
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._running: dict[int, tuple[str, float, int]] = {}
 
     def enter(self, call: int, method: str) -> None:
         """Say that this thread is in a method now."""
