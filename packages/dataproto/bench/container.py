@@ -2,8 +2,9 @@
 
     python bench/container.py [--json FILE] [--verl FOLDER | --without-verl] [--tokens T] [--rounds N] [--only SECTION]
 
-Only ratios count; the machine may be loaded. Batches: B rows of T tokens, four int64 and three float32 columns, eight
-object columns. verl 0.9.1 comes from the registry, without its dependencies; where it cannot be had, that is said.
+Times are CPU time of this process, one thread, so that what else the machine does changes little; only ratios count.
+Batches: B rows of T tokens, four int64 and three float32 columns, eight object columns. verl 0.9.1 comes from the
+registry, without its dependencies; where it cannot be had, that is said.
 """
 
 import argparse
@@ -65,10 +66,10 @@ class Bench:
 
 def _once(action: Action, count: int) -> float:
     gc.disable()
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(count):
         action()
-    passed = (time.perf_counter() - start) / count
+    passed = (time.process_time() - start) / count
     gc.enable()
     return passed
 

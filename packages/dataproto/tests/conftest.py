@@ -13,13 +13,13 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from fanfold.dataproto import DataProto, object_column
 
-# 300 examples in CI; --hypothesis-profile=deep for 3,000, =endless for 100,000.
-for name, examples in {"ci": 300, "deep": 3_000, "endless": 100_000}.items():
+# 300 examples in CI; HYPOTHESIS_PROFILE=few for a first look, =deep for 3,000, =endless for 100,000.
+for name, examples in {"few": 30, "ci": 300, "deep": 3_000, "endless": 100_000}.items():
     hypothesis.settings.register_profile(
         name,
         max_examples=examples,
         deadline=None,
-        derandomize=name == "ci",
+        derandomize=name in {"few", "ci"},
         suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
     )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import Dispatch, register
@@ -48,6 +49,11 @@ class ProbeTrainer(MegatronTrainer):
         tensors += [value for adam in adams for moments in adam.state.values() for value in moments.values()]
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(storages.values())
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def count_threads(self) -> int:
+        """Count this process's threads, those of C++ too."""
+        return len(list(Path("/proc/self/task").iterdir()))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def limit_file_size(self, limit: int) -> None:

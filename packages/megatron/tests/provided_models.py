@@ -13,7 +13,7 @@ def with_query_norms(model: ModelConfig, config: Any, /, *, pre_process: bool, p
     from megatron.core.models.gpt import GPTModel  # noqa: PLC0415  # on the ranks alone
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: PLC0415  # as above
 
-    config.normalization = "LayerNorm"
+    config.normalization, config.qk_layernorm = "LayerNorm", True
     return GPTModel(
         config=config,
         transformer_layer_spec=get_gpt_layer_local_spec(qk_layernorm=True),

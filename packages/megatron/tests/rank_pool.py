@@ -1,6 +1,6 @@
-"""Ranks in processes of this machine, kept between tests because importing Megatron-Core takes 5 s.
+"""Ranks in processes of this machine, kept between tests because importing Megatron-Core takes 5 s a process.
 
-TO BE REMOVED once `fanfold.worker` has its processes backend: the tests then make their groups on that one.
+`test_processes.py` uses the processes backend of `fanfold.worker`, as users do.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ from text import text_batch
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow  # process groups made and ended dozens of times leave gloo's threads behind
-
 LAYOUTS = {
     "alone": ParallelConfig(data=1),
     "tp2": ParallelConfig(tensor=2, data=1),
@@ -51,10 +49,17 @@ def train(group: Any, *steps: int) -> list[float]:
     ]
 
 
+PAIRS = [("tp2", "tp2-pp2"), ("tp2-pp2", "dp2-tp2-sp"), ("dp2-tp2-sp", "alone"), ("cp2", "pp2")]
+SAVED_AND_LOADED = [
+    *(pytest.param(saved, (loaded,), id=f"{saved} to {loaded}") for saved, loaded in PAIRS),
+    *(pytest.param(saved, tuple(LAYOUTS), id=f"{saved} to all", marks=pytest.mark.slow) for saved in LAYOUTS),
+]
+
+
 @pytest.mark.parametrize("distributed", [False, pytest.param(True, marks=needs_reshardable)])
-@pytest.mark.parametrize("saved_in", LAYOUTS)
-def test_saved_in_one_layout_and_loaded_in_every_other(
-    pool: RankPool, tmp_path: Path, saved_in: str, *, distributed: bool
+@pytest.mark.parametrize(("saved_in", "loaded_in"), SAVED_AND_LOADED)
+def test_saved_in_one_layout_and_loaded_in_others(
+    pool: RankPool, tmp_path: Path, saved_in: str, loaded_in: tuple[str, ...], *, distributed: bool
 ) -> None:
     options: dict[str, Any] = {"optimizer": OptimizerConfig(distributed=distributed)}
     with group_on(pool, LAYOUTS[saved_in], seed=1, **options) as group:
@@ -64,7 +69,7 @@ def test_saved_in_one_layout_and_loaded_in_every_other(
         digest = group.state_digest()[0]
         moments = None if distributed else whole(LAYOUTS[saved_in], group.gather_moments())
         losses = train(group, 2, 3)
-    for layout in LAYOUTS.values():
+    for layout in map(LAYOUTS.__getitem__, loaded_in):
         with group_on(pool, layout, seed=2, **options) as group:
             group.init_model()
             assert set(group.load_checkpoint(str(tmp_path))) == {2}
@@ -94,30 +99,26 @@ def test_resuming_in_the_same_layout_is_exact(pool: RankPool, tmp_path: Path, op
         assert group.state_digest() == digest
 
 
-@pytest.mark.timeout(400)  # two more sets of processes, each of which imports Megatron-Core
-def test_a_rank_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
-    layout = ParallelConfig(tensor=2, data=1)
+@pytest.mark.timeout(600)  # two more sets of processes, each of which imports Megatron-Core
+def test_a_rank_is_killed_after_any_step_and_the_run_goes_on_as_if_not(tmp_path: Path) -> None:
+    layout, losses = ParallelConfig(tensor=2, data=1), []
     first = RankPool(2)
     with group_on(first, layout) as group:
         group.init_model()
-        losses = train(group, 0, 1, 2, 3)
-    group = group_on(first, layout)
-    group.init_model()
-    seen = []
-    for step in (0, 1):
-        seen += train(group, step)
-        group.save_checkpoint(str(tmp_path), keep=1)
-    os.kill(first.pids[1], signal.SIGKILL)
-    with pytest.raises(Exception, match="ProbeTrainer_0:1"):
-        train(group, 2)
+        for step in range(4):
+            losses += train(group, step)
+            group.save_checkpoint(str(tmp_path))
+        os.kill(first.pids[1], signal.SIGKILL)
+        with pytest.raises(Exception, match="ProbeTrainer_0:1"):
+            train(group, 4)
     first.close()
     second = RankPool(2)
-    with group_on(second, layout) as group:
+    with group_on(second, layout, seed=7) as group:
         group.init_model()
-        assert group.load_checkpoint(str(tmp_path)) == [2, 2]
-        seen += train(group, 2, 3)
+        for step in (3, 1, 2):
+            assert group.load_checkpoint(str(tmp_path), step=step) == [step, step]
+            assert train(group, *range(step, 4)) == losses[step:]
     second.close()
-    assert seen == losses
 
 
 @pytest.mark.skipif(writes_distributed_optimizers(), reason="this Megatron-Core writes distributed optimizers")
@@ -167,6 +168,20 @@ def test_a_half_written_one_is_never_found(tmp_path: Path) -> None:
         find(tmp_path, None)
     with pytest.raises(CheckpointError, match="has no complete checkpoint; it has none"):
         find(tmp_path / "nowhere", None)
+
+
+def test_attempts_do_not_meet_and_leave_nothing(tmp_path: Path) -> None:
+    first, second = (CheckpointPath(tmp_path, 7, attempt) for attempt in "ab")
+    first.begin()
+    (first.partial / "file").write_text("half")
+    first.abandon()
+    assert list(tmp_path.iterdir()) == []
+    first.begin()  # and its process is killed
+    second.begin()
+    assert [entry.name for entry in tmp_path.iterdir()] == [".partial-step-00000007-b"]
+    second.complete({})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000007"]
+    assert steps_of(tmp_path) == [7]
 
 
 def test_weights_alone_start_a_new_training(tmp_path: Path) -> None:

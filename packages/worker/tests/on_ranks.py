@@ -83,8 +83,7 @@ class Dying(Worker):
 
 
 class Hanging(Worker):
-    def __init__(self, folder: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         if self.rank == 1:
-            (Path(folder) / "pid").write_text(str(os.getpid()))
             time.sleep(3600)

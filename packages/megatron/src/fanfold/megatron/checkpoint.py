@@ -9,9 +9,11 @@ import importlib.util
 import multiprocessing
 import queue
 import threading
+import time
 import warnings
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,25 +53,20 @@ def save(built: Built, model: ModelConfig, place: CheckpointPath, *, limit: floa
         CheckpointError: A rank could not write, or not in time. Earlier checkpoints are as they were.
     """
     first = torch.distributed.get_rank() == 0
+    place = replace(place, attempt=_attempt())
     _everywhere(place, "begin", lambda: _begin(place, first=first))
     _everywhere(place, "see the directory", lambda: _check_seen(place))
     try:
         _everywhere(place, "write", lambda: _write(built, place, limit))
-        about = {
-            "format": _FORMAT,
-            "step": place.step,
-            "model": asdict(model),
-            **_kind(built),
-            "shapes": _shapes(built),
-        }
+        about = _about(built, model, place)
         _everywhere(place, "finish", lambda: place.complete(about) if first else None)
     except CheckpointError:
         if first:
             place.abandon()
         raise
-    if first and keep is not None:
-        directories.keep_newest(place.root, keep)
-    torch.distributed.barrier()
+    if keep is not None:
+        remove = partial(directories.keep_newest, place.root, keep)
+        _everywhere(place, "remove older ones", remove if first else lambda: None)
 
 
 def load(built: Built, model: ModelConfig, root: Path, step: int | None, *, optimizer: bool) -> int:
@@ -95,6 +92,13 @@ def load(built: Built, model: ModelConfig, root: Path, step: int | None, *, opti
     _everywhere(place, "compare", lambda: _check_fits(built, model, place, optimizer=optimizer))
     _everywhere(place, "read", lambda: _read(built, place, optimizer=optimizer))
     return place.step
+
+
+def _attempt() -> str:
+    """Return a name that no save before this one had, the same on all ranks."""
+    name = [f"{time.time_ns():x}"]
+    torch.distributed.broadcast_object_list(name, src=0)
+    return name[0]
 
 
 def _begin(place: CheckpointPath, *, first: bool) -> None:

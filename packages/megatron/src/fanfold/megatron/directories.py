@@ -29,10 +29,12 @@ class CheckpointPath:
     Attributes:
         root: The caller's path.
         step: Number of the last step that the checkpoint contains.
+        attempt: Which attempt to write it this is: what one that was given up still writes meets no other's files.
     """
 
     root: Path
     step: int
+    attempt: str = ""
 
     @property
     def final(self) -> Path:
@@ -42,11 +44,13 @@ class CheckpointPath:
     @property
     def partial(self) -> Path:
         """Where it is written."""
-        return self.root / f".partial-step-{self.step:08d}"
+        return self.root / f".partial-step-{self.step:08d}{self.attempt and '-'}{self.attempt}"
 
     def begin(self) -> None:
-        """Make an empty place to write to; what an interrupted save left there is removed."""
-        shutil.rmtree(self.partial, ignore_errors=True)
+        """Make an empty place to write to; what interrupted saves of this step left is removed."""
+        for name in ("partial", "abandoned"):
+            for left in self.root.glob(f".{name}-step-{self.step:08d}*"):
+                shutil.rmtree(left, ignore_errors=True)
         self.partial.mkdir(parents=True)
 
     def complete(self, about: dict[str, Any]) -> None:
@@ -65,7 +69,11 @@ class CheckpointPath:
 
     def abandon(self) -> None:
         """Remove what was written so far."""
-        shutil.rmtree(self.partial, ignore_errors=True)
+        # By another name first: a writer that was given up, and still runs, finds the place gone and adds nothing.
+        abandoned = self.partial.with_name(f".abandoned{self.partial.name.removeprefix('.partial')}")
+        if self.partial.exists():
+            self.partial.rename(abandoned)
+        shutil.rmtree(abandoned, ignore_errors=True)
 
 
 def steps_of(root: Path) -> list[int]:

@@ -96,6 +96,16 @@ def build(blueprint: Blueprint, parallel: ParallelConfig, plan: DevicePlan) -> B
     return Built(parallel, tensor_device(plan), module, wrapped, made, config, model.head)
 
 
+def release(built: Built) -> None:
+    """Let go of a model, which lies in circles that Python's garbage collector does not see into.
+
+    Hooks on the nodes of autograd hold Megatron's wrapper, which holds those nodes, and through its config the
+    optimizer, whose shards of weights hold them too. Memory and the threads of process groups would stay for ever.
+    """
+    getattr(built.wrapped, "grad_accs", []).clear()
+    built.config.grad_scale_func = built.config.no_sync_func = built.config.finalize_model_grads_func = None
+
+
 def _provided(
     blueprint: Blueprint, provider: ModelProvider, parallel: ParallelConfig, config: TransformerConfig
 ) -> Any:

@@ -74,7 +74,7 @@ class ModelWorker(MegatronWorker):
             raise ModelConfigError(
                 f"weights come from checkpoint={checkpoint!r} or huggingface={huggingface!r}, not both"
             )
-        self.step, self._host = 0, Host()
+        self._release()
         engine = load_engine("model")
         with without_megatrons_warnings():
             blueprint = engine.Blueprint(self.model, self.optimizer, self.seed, self.model_provider)
@@ -245,8 +245,13 @@ class ModelWorker(MegatronWorker):
 
     def close(self) -> None:
         """Let go of the model, which holds on to the process groups, and of these."""
-        self._built, self._host = None, Host()
+        self._release()
         super().close()
+
+    def _release(self) -> None:
+        if self._built is not None:
+            load_engine("model").release(self._built)
+        self._built, self._host, self.step = None, Host(), 0
 
     def _need_known_names(self, method: str) -> None:
         if self.model_provider is not None:

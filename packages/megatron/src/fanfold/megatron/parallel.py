@@ -15,6 +15,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.rendezvous import rendezvous
 
 from megatron.core import parallel_state, tensor_parallel
+from megatron.core.models.common.embeddings import RotaryEmbedding, YarnRotaryEmbedding
 
 if TYPE_CHECKING:
     from fanfold.megatron.topology import ParallelConfig
@@ -50,8 +51,17 @@ def stop() -> None:
         parallel_state.destroy_model_parallel()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    _forget_models()
     # gloo's threads end with the last reference to a group, and models lie in cycles with theirs.
     gc.collect()
+
+
+def _forget_models() -> None:
+    # A cache on a method holds the module whose method it is, with its process group and that group's threads.
+    for embedding in (RotaryEmbedding, YarnRotaryEmbedding):
+        for function in vars(embedding).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
 
 
 def accepted(function: Any, **keywords: Any) -> dict[str, Any]:
