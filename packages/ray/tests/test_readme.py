@@ -22,7 +22,7 @@ def test_the_tour_prints_what_it_says(cluster: Cluster, capsys: pytest.CaptureFi
     for example in document.examples():
         example.evaluate()
     promised = re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(promised) == 7
+    assert len(promised) == 8
     printed = capsys.readouterr().out.splitlines(keepends=True)
     # Ray tells every driver of processes that died, on standard output.
     assert "".join(line for line in printed if "(raylet)" not in line) == "".join(promised)

@@ -27,6 +27,7 @@ def test_public_names() -> None:
         "GroupUsageError",
         "Handle",
         "InlineBackend",
+        "Keeps",
         "MeshError",
         "MeshRank",
         "MethodNameClashError",

@@ -15,12 +15,13 @@ from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.buffers import memory_of
 from fanfold.dataproto.columns import Column
 from fanfold.dataproto.jagged import Shared
-from fanfold.dataproto.parts import Chunk, Part
+from fanfold.dataproto.parts import Columns, Part, Share
 from fanfold.dataproto.remote import DataProtoFuture, PartStore
+from fanfold.dataproto.staged import RemoteBatch
 
 
 def register_types(register_batch_type: Callable[..., Any]) -> None:
-    """Register `DataProto` and `DataProtoFuture`."""
+    """Register `DataProto`, `DataProtoFuture` and `RemoteBatch`."""
     register_batch_type(
         DataProto,
         take=_take,
@@ -29,9 +30,27 @@ def register_types(register_batch_type: Callable[..., Any]) -> None:
         column=_column,
         nbytes=_nbytes,
         lazy=_lazy,
+        stage=RemoteBatch.stage,
         freeze=freeze,
     )
-    register_batch_type(DataProtoFuture, columns=DataProtoFuture.columns, lazy=_lazy, part=_part)
+    register_batch_type(
+        DataProtoFuture,
+        columns=DataProtoFuture.columns,
+        select=_narrowed,
+        column=lambda future, name: future.select([name]).get()[name],
+        lazy=_lazy,
+        part=_part,
+    )
+    register_batch_type(
+        RemoteBatch,
+        rows=RemoteBatch.slice,
+        concat=_concat_remote,
+        columns=lambda remote: remote.columns,
+        select=RemoteBatch.select,
+        column=lambda remote, name: remote.materialize([name])[name],
+        nbytes=lambda remote: remote.nbytes,
+        lazy=_lazy,
+    )
 
 
 def _take(batch: DataProto, indices: Sequence[int]) -> DataProto:
@@ -46,12 +65,20 @@ def _nbytes(batch: DataProto) -> int:
     return batch.nbytes
 
 
-def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]]) -> DataProtoFuture:
-    return DataProtoFuture.of(store, found)
+def _lazy(store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any = None) -> DataProtoFuture:
+    return DataProtoFuture.of(store, found, getattr(store, "call", None) if call is None else call)
+
+
+def _concat_remote(batches: Sequence[RemoteBatch | DataProtoFuture]) -> DataProtoFuture:
+    return DataProtoFuture.concat(batches)
 
 
 def _part(future: DataProtoFuture, at: int, count: int) -> DataProtoFuture:
-    return future._cut(Chunk(at, count, uneven=True))
+    return future._cut(Share(at, count))
+
+
+def _narrowed(future: DataProtoFuture, names: Sequence[str]) -> DataProtoFuture:
+    return future._made(Columns(future._node, tuple(names), lenient=True), future)
 
 
 def freeze(batch: DataProto) -> Callable[[], str | None]:

@@ -4,7 +4,7 @@ Pure: headers are read and payloads are fetched by the caller. Letters: `B` rows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tensordict import TensorDictBase
@@ -20,6 +20,8 @@ from fanfold.dataproto.parts import (
     Node,
     Part,
     ReadHeader,
+    Share,
+    column_names,
     columns_of,
     rows_of,
     select_columns,
@@ -36,12 +38,15 @@ class Take:
     first: int | None
     last: int | None
     names: tuple[str, ...] | None
+    lenient: bool = False
 
     def handles(self) -> list[Any]:
         """What must be fetched."""
         if self.part.columns is None:
             return [self.part.payload]
-        names = self.part.columns if self.names is None else self.names
+        names = tuple(self.part.columns) if self.names is None else self.names
+        if self.lenient:
+            names = tuple(name for name in names if name in self.part.columns)
         for name in names:
             if name not in self.part.columns:
                 raise MissingKeyError(f"there is no column {name!r}; the producer stored {sorted(self.part.columns)}")
@@ -59,21 +64,63 @@ class Join:
 Wanted: TypeAlias = Take | Join
 
 
+@dataclass(frozen=True)
+class Assembly:
+    """Makes rows of values that were fetched elsewhere; it can be pickled, and refers to nothing that is stored.
+
+    Args:
+        wanted: what is made, with positions in the list of values in the places of handles
+    """
+
+    wanted: Wanted
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """Cut and join values, which stand in the order of the handles that this was made with."""
+        return assemble(self.wanted, dict(enumerate(values)))
+
+
+def detached(wanted: Wanted) -> tuple[list[Any], Assembly]:
+    """Return the handles to fetch, each once, and what makes the result of their values in any process."""
+    handles = list(dict.fromkeys(handles_of(wanted)))
+    return handles, Assembly(_by_position(wanted, {handle: place for place, handle in enumerate(handles)}))
+
+
+def _by_position(wanted: Wanted, place: Mapping[Any, int]) -> Wanted:
+    if isinstance(wanted, Join):
+        return replace(wanted, items=tuple(_by_position(item, place) for item in wanted.items))
+    columns = wanted.part.columns
+    used = None if columns is None else {name: place[columns[name]] for name in columns if columns[name] in place}
+    return replace(wanted, part=Part(None, place[wanted.part.payload], used))
+
+
 def plan(node: Node, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader) -> Wanted:
     """Return what must be fetched for some rows (None: all) and columns (None: all) of an expression."""
     if isinstance(node, Leaf):
         return _take(node.part, bounds, names, read)
     if isinstance(node, Cut):
+        straight = node.cut.straight(node.node) if isinstance(node.cut, Share) and bounds is None else None
+        if straight is not None:
+            return plan(straight, None, names, read)
         first, last = node.cut.bounds(rows_of(node.node, read))
         return plan(node.node, _inside((first, last), bounds), names, read)
     if isinstance(node, Columns):
         missing = [name for name in names or () if name not in node.names]
         if missing:
             raise MissingKeyError(f"there is no column {missing[0]!r}; {sorted(node.names)} were selected before")
-        return plan(node.node, bounds, node.names if names is None else names, read)
+        chosen = node.names if names is None else names
+        if node.lenient and isinstance(node.node, Beside):
+            chosen = tuple(name for name in chosen if name in columns_of(node.node, read))
+        found = plan(node.node, bounds, chosen, read)
+        return _lenient(found) if node.lenient else found
     if isinstance(node, Beside):
         return _plan_beside(node, bounds, names, read)
     return _plan_below(node, bounds, names, read)
+
+
+def _lenient(wanted: Wanted) -> Wanted:
+    if isinstance(wanted, Join):
+        return replace(wanted, items=tuple(map(_lenient, wanted.items)))
+    return replace(wanted, lenient=True)
 
 
 def _take(part: Part, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader) -> Take:
@@ -142,8 +189,16 @@ def _cut_value(wanted: Take, values: Mapping[Any, Any]) -> Any:
     if wanted.part.columns is not None:
         found = _joined_beside([found, *(values[handle] for handle in handles[1:])])
     elif wanted.names is not None:
-        found = _selected(found, wanted.names)
+        found = _selected(found, _present(found, wanted) if wanted.lenient else wanted.names)
     return found if wanted.first is None else found[wanted.first : wanted.last]
+
+
+def _present(value: Any, wanted: Take) -> Sequence[str]:
+    names, known = wanted.names or (), value.keys() if isinstance(value, TensorDictBase) else column_names(value)
+    present = [name for name in names if name in known]
+    if names and not present:
+        raise MissingKeyError(f"there is none of the columns {sorted(names)}; there are {sorted(known)}")
+    return present
 
 
 def _selected(value: Any, names: Sequence[str]) -> Any:

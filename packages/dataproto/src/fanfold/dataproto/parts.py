@@ -4,7 +4,7 @@ Pure: headers are read and payloads are fetched by the caller. Letters: `B` rows
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from tensordict import TensorDictBase
@@ -135,6 +135,25 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Share(Chunk):
+    """Part `at` of `count` for one of `count` readers: any even division will do.
+
+    So what one call produced in as many parts needs no counting, and no waiting: reader k gets part k as it is.
+    """
+
+    uneven: bool = True
+
+    def straight(self, node: "Node") -> "Node | None":
+        """Return what the reader gets where nothing has to be counted, else None."""
+        if isinstance(node, Columns):
+            inside = self.straight(node.node)
+            return None if inside is None else replace(node, node=inside)
+        if isinstance(node, Below) and node.one_call and len(node.nodes) == self.count:
+            return node.nodes[self.at]
+        return node if self.count == 1 else None
+
+
+@dataclass(frozen=True)
 class Leaf:
     """One part."""
 
@@ -143,9 +162,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Below:
-    """Rows of several, in order."""
+    """Rows of several, in order; `one_call` when they are what the ranks of one call returned."""
 
     nodes: tuple["Node", ...]
+    one_call: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,10 +185,11 @@ class Cut:
 
 @dataclass(frozen=True)
 class Columns:
-    """Some columns."""
+    """Some columns; `lenient` when those that are not there are left out."""
 
     node: "Node"
     names: tuple[str, ...]
+    lenient: bool = False
 
 
 Node: TypeAlias = Leaf | Below | Beside | Cut | Columns
@@ -210,4 +231,5 @@ def columns_of(node: Node, read: ReadHeader) -> list[str]:
         return list(dict.fromkeys(name for child in node.nodes for name in columns_of(child, read)))
     if isinstance(node, Cut):
         return columns_of(node.node, read)
-    return list(node.names)
+    present = columns_of(node.node, read) if node.lenient else node.names
+    return [name for name in node.names if name in present]

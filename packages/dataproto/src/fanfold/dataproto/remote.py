@@ -7,8 +7,9 @@ count is assumed until `get`, which fetches the parts that overlap the rows that
 Letters: `B` rows.
 """
 
+import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -61,15 +62,23 @@ class DataProtoFuture:
     Args:
         store: where the parts are
         node: the expression; see `of`
+        call: what produces these rows, with `result(timeout)`, `done()` and `cancel()`, where it was made in this
+            process; its result is the value of the expression as it is
     """
 
-    def __init__(self, store: PartStore, node: Node) -> None:
-        self._store, self._node = store, node
+    def __init__(self, store: PartStore, node: Node, call: Any = None) -> None:
+        self._store, self._node, self._call = store, node, call
+        self._calls: tuple[Any, ...] = () if call is None else (call,)
         self._headers: dict[int, Header] = {}
 
     @classmethod
-    def of(cls, store: PartStore, found: Iterable[Part | tuple[Any, Any]]) -> Self:
+    def of(cls, store: PartStore, found: Iterable[Part | tuple[Any, Any]], call: Any = None) -> Self:
         """Make a future of parts, or of (header, payload) handles, in the order of their rows.
+
+        Args:
+            store: where the parts are
+            found: the parts
+            call: what produces all of them; `get` asks it instead of the store
 
         Raises:
             MergeError: no parts.
@@ -83,7 +92,7 @@ class DataProtoFuture:
             raise MergeError(
                 "a DataProtoFuture of no parts; expected at least one, because only a part knows the columns"
             )
-        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves)))
+        return cls(store, leaves[0] if len(leaves) == 1 else Below(tuple(leaves), one_call=True), call)
 
     @staticmethod
     def concat(futures: Sequence[Any]) -> "DataProtoFuture":
@@ -120,8 +129,9 @@ class DataProtoFuture:
         return self._made(Beside(tuple(future._node for future in found)), *found)
 
     def _made(self, node: Node, *sources: "DataProtoFuture") -> Self:
-        """Make a future of this class and store that knows the headers its sources have read."""
+        """Make a future of this class and store that knows the headers its sources have read, and their calls."""
         made = type(self)(self._store, node)
+        made._calls = tuple({id(call): call for source in sources for call in source._calls}.values())
         for source in sources:
             made._headers.update(source._headers)
         return made
@@ -175,7 +185,7 @@ class DataProtoFuture:
         return self._made(parts.Columns(self._node, names), self)
 
     def _cut(self, cut: Slice | Chunk) -> Self:
-        made = self._made(Cut(self._node, cut))
+        made = self._made(Cut(self._node, cut), self)
         made._headers = self._headers  # the same parts: whichever piece reads a header first, reads it for all
         return made
 
@@ -226,12 +236,11 @@ class DataProtoFuture:
         >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().get(timeout=60)["x"]
         tensor([0, 1, 2, 3])
         """
+        if self._call is not None:
+            return self._call.result(timeout)
         limit = _Limit(timeout)
-        read = self._header_reader(limit)
-        wanted = fetch.plan(self._node, None, None, read)
-        handles = list(dict.fromkeys(fetch.handles_of(wanted)))
-        values = self._store.fetch(handles, limit.left()) if handles else []
-        return fetch.assemble(wanted, dict(zip(handles, values, strict=True)))
+        handles, assembly = self.deferred(limit.left())
+        return assembly(self._store.fetch(handles, limit.left()) if handles else [])
 
     def result(self, timeout: float | None = None) -> Any:
         """Do the same as `get`.
@@ -240,6 +249,47 @@ class DataProtoFuture:
         tensor([3])
         """
         return self.get(timeout)
+
+    def done(self) -> bool:
+        """Say whether everything that produces these rows has ended, well or not; never waits.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().done()
+        True
+        """
+        return all(call.done() for call in self._calls)
+
+    def cancel(self) -> list[Any]:
+        """Give up on everything that produces these rows; returns what each call says of it.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future().cancel()
+        []
+        """
+        return [call.cancel() for call in self._calls]
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._call is not None:
+            return self._call.__await__()  # type: ignore[no-any-return]
+        # At first use: only programs that await have a loop, and they have imported it.
+        return importlib.import_module("asyncio").to_thread(self.get).__await__()  # type: ignore[no-any-return]
+
+    def deferred(self, timeout: float | None = None) -> tuple[list[Any], fetch.Assembly]:
+        """Return the handles that must be fetched, and what makes these rows of their values: here or elsewhere.
+
+        Fetches nothing, and waits for headers only where rows have to be counted.
+
+        Args:
+            timeout: seconds for the headers together; None leaves the limit to the store
+
+        Raises:
+            RemoteTimeoutError: a header did not arrive in time.
+            MissingKeyError: a selected column that was not stored.
+
+        >>> remote = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4), "y": torch.ones(4)}), store)
+        >>> handles, assembly = remote.future().select(["x"]).slice(2).deferred()
+        >>> len(handles), assembly(store.fetch(handles, None))["x"].tolist()
+        (2, [2, 3])
+        """
+        return fetch.detached(fetch.plan(self._node, None, None, self._header_reader(_Limit(timeout))))
 
     def _header_reader(self, limit: _Limit) -> Any:
         def read(part: Part) -> Header:

@@ -1,11 +1,12 @@
 """A batch that was put into a store once, column by column. Letters: `B` rows."""
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 from fanfold.dataproto import parts
 from fanfold.dataproto.batch import DataProto
 from fanfold.dataproto.errors import ColumnTypeError, MissingKeyError, RemoteError
+from fanfold.dataproto.fetch import Assembly
 from fanfold.dataproto.parts import Header, Leaf, Part
 from fanfold.dataproto.remote import DataProtoFuture, PartStore
 from fanfold.dataproto.shape import Uneven
@@ -122,6 +123,25 @@ class RemoteBatch:
         names = [columns] if isinstance(columns, str) else list(columns)
         _check_names(names, self.columns)
         return self.future().select(names).get(timeout)  # type: ignore[no-any-return]
+
+    def get(self, timeout: float | None = None) -> DataProto:
+        """Fetch all of it.
+
+        >>> RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2)}), store).get()["x"]
+        tensor([0, 1])
+        """
+        return self.materialize(None, timeout)
+
+    result = get
+
+    def deferred(self, timeout: float | None = None) -> tuple[list[Any], Assembly]:
+        """Return the handles of what is stored, and what makes the batch of their values: here or elsewhere.
+
+        >>> handles, assembly = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(2)}), store).deferred()
+        >>> assembly(store.fetch(handles, None))["x"]
+        tensor([0, 1])
+        """
+        return self.future().deferred(timeout)
 
     def free(self) -> None:
         """Drop the stored columns; a second time does nothing. Whatever still refers to them cannot fetch any more.

@@ -49,6 +49,7 @@ class BatchType:
         merge: like `concat`, by the merge rules of the method for what is not rows; `concat(..., merge=rules)` if
             `concat` has such a parameter.
         lazy: makes a value of this type of parts that are not here yet; backend and type agree on what those are.
+        stage: stores a batch in a store that a backend gives, and returns what stands for it in many calls.
         part: part k of n, as even as possible, of a batch whose rows are not here yet; planning does not count them,
             for it would wait, unless padding, weights, `uneven="error"` or a second batch need their number.
         freeze: starts to watch a batch; what it returns says later what was written, or None.
@@ -67,6 +68,7 @@ class BatchType:
     nbytes: Callable[[Any], int] | None = None
     merge: Merger | None = None
     lazy: Callable[..., Any] | None = None
+    stage: Callable[[Any, Any], Any] | None = None
     part: Callable[[Any, int, int], Any] | None = None
     freeze: Watcher | None = None
     accepts: Callable[[Any], bool] | None = None
@@ -112,7 +114,7 @@ def register_batch_type(
         rows: rows a to b as a batch; without it `batch[a:b]`, or else `batch.slice(a, b)`.
         concat: one batch of all rows; without it `cls.concat`.
         more: any of the other attributes of BatchType: take, chunk, select, columns, column, nbytes, merge, lazy,
-            part, freeze, accepts.
+            part, stage, freeze, accepts.
 
     Raises:
         BatchTypeError: rows or concat are missing, something is no function, or there is no such operation.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,13 +25,16 @@ from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
 from fanfold.ray.parcels import Parcel, as_it_is, opened
+from fanfold.ray.passing import Assembled
 from fanfold.ray.profiling import Profiles, ProfileWindow
 from fanfold.ray.rendezvous import HeldPort, in_collectives
+from fanfold.ray.results import header_and_payload
 from fanfold.ray.sidedoor import SideDoor
 from fanfold.ray.travelling import errors_travel
 from fanfold.worker import ClassWithInitArgs, RankInfo
 from fanfold.worker.executing import callable_of, finished, finished_in_loop
 from fanfold.worker.rank import enter_rank
+from fanfold.worker.watching import watched
 
 import ray
 from ray.util.placement_group import get_current_placement_group
@@ -73,6 +77,9 @@ class Order(NamedTuple):
         names: The last values are keyword arguments with these names.
         wanted: Whether the result travels back.
         readonly: Whether the method promises not to write into its arguments.
+        stays: Whether the result is returned as a header and a payload.
+        parts: How many of the values, the last ones, are parts of arguments whose rows were elsewhere.
+        checked: Whether that promise is checked.
     """
 
     context: CallContext
@@ -80,6 +87,9 @@ class Order(NamedTuple):
     names: tuple[str, ...]
     wanted: bool
     readonly: bool
+    stays: bool = False
+    parts: int = 0
+    checked: bool = False
 
 
 class RankProcess:
@@ -138,10 +148,12 @@ class SyncRankProcess(RankProcess):
         """Run a method for a group's call."""
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
-                return None
+                return _nothing(order)
             with _profiles(self).around(order.context.method):
-                result = finished(_begun(self, order, values))
-        return as_it_is(result) if order.wanted else None
+                begin, check = _prepared(self, order, values)
+                result = finished(begin())
+                check()
+        return _returned(self, order, result)
 
     def fanfold_profile(self, window: ProfileWindow) -> list[str]:
         """Profile calls to come."""
@@ -174,10 +186,12 @@ class AsyncRankProcess(RankProcess):
         """Run a method for a group's call."""
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
-                return None
+                return _nothing(order)
             with _profiles(self).around(order.context.method):
-                result = await finished_in_loop(_begun(self, order, values))
-        return as_it_is(result) if order.wanted else None
+                begin, check = _prepared(self, order, values)
+                result = await finished_in_loop(begin())
+                check()
+        return _returned(self, order, result)
 
     async def fanfold_profile(self, window: ProfileWindow) -> list[str]:
         """Profile calls to come."""
@@ -284,7 +298,7 @@ def _recipe_on_rank(
     enter_rank(dataclasses.replace(birth.info, master_addr=master[0], master_port=master[1]), birth.environment)
     desk = Desk(birth.info.rank)
     answers: dict[str, Callable[[Any], Any]] = {"status": lambda _: desk.status(), "cancel": desk.cancel}
-    answers["collectives"] = in_collectives
+    answers |= {"collectives": in_collectives, "spans": desk.spans}
     process._fanfold_desk = desk  # noqa: SLF001  # as above
     process._fanfold_generation = birth.generation  # noqa: SLF001  # as above
     process._fanfold_profiles = Profiles(birth.info.rank)  # noqa: SLF001  # as above
@@ -345,8 +359,32 @@ def _task_id() -> str:
     return str(ray.get_runtime_context().get_task_id())
 
 
-def _begun(process: RankProcess, order: Order, values: Sequence[Any]) -> Any:
-    method, *arguments = opened([order.method, *values], readonly=order.readonly)
+def _returned(process: RankProcess, order: Order, result: Any) -> Any:
+    if not order.stays:
+        return as_it_is(result) if order.wanted else None
+    return header_and_payload(result, f"{type(_instance(process, order.method)).__qualname__}.{order.context.method}")
+
+
+def _nothing(order: Order) -> Any:
+    return (None, None) if order.stays else None
+
+
+def _prepared(
+    process: RankProcess, order: Order, values: Sequence[Any]
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """Return the call, and what to do after it."""
+    readonly = order.readonly and not order.checked
+    whole, parts = values[: len(values) - order.parts], values[len(values) - order.parts :]
+    own = [value.open(parts, readonly=readonly) if isinstance(value, Assembled) else value for value in whole]
+    method, *arguments = opened([order.method, *own], readonly=readonly)
     cut = len(arguments) - len(order.names)
     named = dict(zip(order.names, arguments[cut:], strict=True))
-    return callable_of(_instance(process, method), method)(*arguments[:cut], **named)
+    begin = partial(callable_of(_instance(process, method), method), *arguments[:cut], **named)
+    if not (order.readonly and order.checked):
+        return begin, _no_check
+    numbered = [(str(position), value) for position, value in enumerate(arguments[:cut])]
+    return begin, watched(order.context.method, [*numbered, *named.items()])
+
+
+def _no_check() -> None:
+    """Nothing was promised, or the memory itself sees to it."""

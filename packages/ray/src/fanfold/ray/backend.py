@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.actors import Order, call_name
+from fanfold.ray.checking import inputs_are_checked
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
+from fanfold.ray.keeping import KeptCall, Returned
+from fanfold.ray.ledger import CallLedger, current_ledger, phase
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
 from fanfold.ray.outcomes import fetch
 from fanfold.ray.parcels import placed
+from fanfold.ray.passing import Parts, Passed, passed_on
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.sidedoor import ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
@@ -61,6 +66,7 @@ class RayBackend:
     """
 
     name = "ray"
+    kept_call = KeptCall
 
     def __init__(  # noqa: PLR0913  # a backend is made once, by keyword
         self,
@@ -86,6 +92,7 @@ class RayBackend:
         self.answers = dict(answers or {})
         self.places: list[BundlePlace] = []
         self.ranks: list[StartedRank] = []
+        self.last_call: CallLedger | None = None
         self.secret = os.urandom(16).hex()
         self.obituaries: dict[int, WorkerLostError] = {}
         self._replaced: dict[str, RankAnswer] = {}
@@ -168,21 +175,51 @@ class RayBackend:
         Raises:
             NotPicklableError: The value cannot travel.
         """
-        return placed(value, f"an argument of type {type(value).__qualname__}")
+        if isinstance(value, Passed):
+            return value
+        with phase("put"):
+            found = placed(value, f"an argument of type {type(value).__qualname__}")
+        if (ledger := current_ledger()) is not None:
+            ledger.note_placed(found, value)
+        return found
 
-    def call(self, rank: StartedRank, request: Request) -> Ref:
+    def passed_on(self, value: Any, deadline: Deadline) -> Passed | None:
+        """Return what to place of rows that this cluster keeps; None for what is elsewhere."""
+        with phase("plan"):
+            return passed_on(value, deadline)
+
+    def call(self, rank: StartedRank, request: Request) -> Ref | Returned:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
         label = call_name(self._class_name, request.label)
         method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
-        order = Order(request.context, method, tuple(request.kwargs), request.wanted, request.readonly)
+        parts, stays = Parts(), request.stays and request.wanted
+        values = [parts.taken(value) for value in (*request.args, *request.kwargs.values())]
+        order = Order(
+            request.context,
+            method,
+            tuple(request.kwargs),
+            request.wanted,
+            request.readonly,
+            stays,
+            len(parts.references),
+            checked=inputs_are_checked(),
+        )
         submit = getattr(rank.door, label, None) or rank.door.fanfold_call
-        submitted: Ref = submit.options(name=label).remote(order, *request.args, *request.kwargs.values())
-        return submitted
+        with phase("submit"):
+            submitted: Any = submit.options(name=label, num_returns=2 if stays else 1).remote(
+                order, *values, *parts.references
+            )
+        if (ledger := current_ledger()) is not None:
+            ledger.note_sent(
+                rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]
+            )
+        return Returned(*submitted) if stays else submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""
         references = list(handles)
-        finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
+        with phase("execute"):
+            finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
         if finished and len(references) > 1:
             finished, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
         ready = set(finished)
@@ -190,7 +227,10 @@ class RayBackend:
 
     def fetch(self, handle: Ref) -> Outcome:
         """Bring the outcome of a finished call; what a rank that has been started anew had returned is refused."""
-        outcome = fetch(handle, self._answer_behind)
+        with phase("fetch"):
+            outcome = fetch(handle, self._answer_behind)
+        if (ledger := current_ledger()) is not None:
+            ledger.note_brought([handle])
         if isinstance(outcome, Failure):
             if isinstance(outcome.error, WorkerLostError):
                 self.obituaries.update(dict.fromkeys(outcome.error.ranks, outcome.error))
@@ -229,6 +269,19 @@ class RayBackend:
         bells = [None if answer is None else answer.bell for answer in behind]
         said = ring(bells, "cancel", [task.hex() for task in tasks], limit)
         return ["finished" if position in finished else answer or "running" for position, answer in enumerate(said)]
+
+    def spans(self, since: float, limit: float = _LAST_WORDS) -> dict[str, list[tuple[str, float, float]]]:
+        """Return, by worker, which calls have ended since a moment, and when each began and ended, by this clock."""
+        known = [answer for answer in self.answers.values() if answer.bell is not None]
+        asked = time.time()
+        said = ring([answer.bell for answer in known], "spans", [since] * len(known), limit)
+        answered = time.time()
+        return {
+            answer.name: [(name, began + shift, ended + shift) for name, began, ended in found["spans"]]
+            for answer, found in zip(known, said, strict=True)
+            if found is not None
+            for shift in [_shift(found["now"], asked, answered)]
+        }
 
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what gives this backend and its ranks in another process of the cluster."""
@@ -278,6 +331,11 @@ def _stale(old: RankAnswer) -> StaleResultError:
         f"this result comes from {rank} ({old.name}, pid {old.pid}) of generation {old.generation}, which has been "
         "started anew since; call again"
     )
+
+
+def _shift(now: float, asked: float, answered: float) -> float:
+    """What to add to another machine's clock; nothing while it may be this one's."""
+    return 0.0 if asked <= now <= answered else (asked + answered) / 2 - now
 
 
 def _status(rank: int, answer: Any) -> RankStatus:

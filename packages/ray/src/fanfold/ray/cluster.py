@@ -28,6 +28,13 @@ def require_cluster(what: str) -> None:
         )
 
 
+def cluster_id() -> str:
+    """Return what tells this process's cluster from every other one, also from one at the same address before."""
+    context = ray.get_runtime_context()
+    ask = getattr(context, "get_session_name", None)  # older versions of Ray do not say it publicly
+    return str(context.worker.node.session_name if ask is None else ask())
+
+
 def current_namespace() -> str:
     """Return the namespace in which this process names its actors."""
     return str(ray.get_runtime_context().namespace)

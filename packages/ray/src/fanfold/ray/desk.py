@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanfold.worker import CancelFlag, RankStatus, Whereabouts, cancellable
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REMEMBERED = 4096  # ended calls; a cancellation of an older one is answered as if it had not begun, and drops nothing
+
+
+_SPANS = 8000  # calls whose times are remembered; as many as fit into one answer
 
 
 class Desk:
@@ -23,12 +27,13 @@ class Desk:
         self._running: dict[str, CancelFlag] = {}
         self._dropped: set[str] = set()
         self._ended: deque[str] = deque(maxlen=_REMEMBERED)
+        self._spans: deque[tuple[str, float, float]] = deque(maxlen=_SPANS)
         self._lock = threading.Lock()
 
     @contextmanager
     def serving(self, task: str, method: str) -> Iterator[bool]:
         """Note that a call runs, for the time of a block; says whether it is still wanted."""
-        flag = CancelFlag()
+        flag, began = CancelFlag(), time.time()
         with self._lock:
             wanted = task not in self._dropped
             self._dropped.discard(task)
@@ -40,6 +45,7 @@ class Desk:
             with self._lock:
                 del self._running[task]
                 self._ended.append(task)
+                self._spans.append((method, began, time.time()))
 
     def cancel(self, task: str) -> str:
         """Tell a call that nobody waits for it, or keep it from beginning; say "running", "dropped" or "finished"."""
@@ -55,3 +61,8 @@ class Desk:
     def status(self) -> RankStatus:
         """Say where the rank is."""
         return self._where.status()
+
+    def spans(self, since: float) -> dict[str, Any]:
+        """Return which calls have ended since a moment of this machine's clock, when each began and ended, and now."""
+        with self._lock:
+            return {"now": time.time(), "spans": [span for span in self._spans if span[2] >= since]}

@@ -43,3 +43,7 @@ class StaleResultError(WorkerError, ConnectionError):
 
 class StoreFullError(WorkerError, MemoryError):
     """A value does not fit into Ray's object store, or into what it spills to."""
+
+
+class PartLostError(WorkerError, LookupError):
+    """Rows that a call left on the cluster are gone from there."""

@@ -19,6 +19,8 @@ from fanfold.ray.discovery import (
 )
 from fanfold.ray.durations import seconds_of
 from fanfold.ray.errors import BrokenGroupError, GroupStartingError
+from fanfold.ray.hints import note_sources
+from fanfold.ray.ledger import CallLedger, current_ledger, phase, recording
 from fanfold.ray.manifest import schema_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.profiling import nsight_environment
@@ -36,12 +38,13 @@ from fanfold.worker import (
 from fanfold.worker.bind import check_class
 from fanfold.worker.group import unique_prefix
 from fanfold.worker.limits import WARN_AFTER
+from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.typos import refuses_typos
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from fanfold.dispatch import Mesh
+    from fanfold.dispatch import CallPlan, Mesh, MethodSpec
     from fanfold.ray.answers import RankAnswer
     from fanfold.ray.refs import Actor
 
@@ -252,7 +255,7 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
             if given is None and found.silent:
                 raise GroupStartingError(
                     f"group {name!r} is still starting, or its custodian's node is overloaded: it has not answered "
-                    f"within {ANSWER_LIMIT:g} s. Try again, or give the class: from_detached(..., ray_cls_with_init=...)"
+                    f"within {ANSWER_LIMIT:g} s. Try again, or give the class: from_detached(ray_cls_with_init=...)"
                 )
             if given is None:
                 raise BrokenGroupError(
@@ -273,6 +276,39 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
             max_colocate_count=found.manifest.max_colocate_count,
         )
         self._live(namespace, found.custodian, found.manifest.keep_for)
+
+    @property
+    def last_call(self) -> CallLedger | None:
+        """What the last call of this group, or of a part of it, moved and how long it took; None before the first."""
+        return self._backend.last_call
+
+    def run(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> Any:
+        """Plan a call, execute it, and collect its results, or return what stands for them; `last_call` tells of it."""
+        with recording(self._label(function), self._backend) as ledger:
+            self._backend.last_call = ledger
+            return super().run(spec, function, args, kwargs, options)
+
+    def plan(
+        self,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: CallOptions = DEFAULTS,
+    ) -> CallPlan:
+        """Return what a call would do, without sending anything."""
+        with phase("plan"):
+            plan = super().plan(spec, function, args, kwargs, options)
+        if (ledger := current_ledger()) is not None:
+            note_sources(ledger.method, plan.sources)
+        return plan
 
     def mesh(self, name: str) -> Mesh:
         """Return the rank table of a mesh; the ranks are asked once, and later clients of a detached group not at all.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fanfold.ray.memory import memory_note
 from fanfold.ray.obituary import obituary
+from fanfold.ray.origins import lost_part
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.travelling import when_raised
 from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTimeoutError
@@ -14,6 +15,7 @@ from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTim
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
+    ObjectLostError,
     OutOfMemoryError,
     RayActorError,
     RayTaskError,
@@ -43,7 +45,7 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
     """
     try:
         return Success(value_of(reference, limit))
-    except RayTaskError as error:
+    except RayTaskError as error:  # first: of a lost argument it is a RayActorError too
         return _failure_of_method(error, answer_behind(reference.task_id().actor_id().hex()))
     except (RayActorError, WorkerCrashedError, OutOfMemoryError) as error:
         actor_id = reference.task_id().actor_id().hex()
@@ -51,7 +53,14 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
     except GetTimeoutError:
         return Failure(WaitTimeoutError("bringing a finished result to the driver", limit))
     except Exception as error:  # noqa: BLE001  # lost objects, full stores, errors that cannot be unpickled here
-        return Failure(error)
+        return failure_of(error)
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what an error of Ray's means, as far as it can be told without asking anybody."""
+    if isinstance(error, RayTaskError):
+        return _failure_of_method(error, None)
+    return Failure(lost_part(error) if isinstance(error, ObjectLostError) else error)
 
 
 def _failure_of_method(error: RayTaskError, answer: RankAnswer | None) -> Failure:
@@ -60,6 +69,8 @@ def _failure_of_method(error: RayTaskError, answer: RankAnswer | None) -> Failur
     if method is not None and _CALL_FRAME not in text:  # the method was left behind: its result was being sent
         what = f"the result of {method[1]}"
         cause = NotPicklableError(f"{what} cannot travel to the driver: {type(cause).__name__}: {cause}")
+    if isinstance(cause, ObjectLostError):  # an argument, before the method began
+        return Failure(lost_part(cause))
     trace = "\n".join(filter(None, [tidy_trace(text), memory_note(cause, answer)]))
     return Failure(cause, trace, when=when_raised(cause))
 

@@ -78,15 +78,27 @@ def placed(value: Any, what: str) -> Any:
         isinstance(value, (str, bytes)) and len(value) <= TRAVELS_WITH_CALL
     ):
         return value
-    if _is_batch(value):
-        return _put(value, what)
+    if is_batch(value):
+        return put(value, what)
     parcel = pack(value, what)
-    return _put(parcel, what) if parcel.size > TRAVELS_WITH_CALL else _whole(parcel)
+    return put(parcel, what) if parcel.size > TRAVELS_WITH_CALL else _whole(parcel)
 
 
 def opened(values: Sequence[Any], *, readonly: bool) -> list[Any]:
     """Return values as the method sees them."""
-    return [value.open(readonly=readonly) if isinstance(value, Parcel) else value for value in values]
+    return [_opened(value, readonly=readonly) for value in values]
+
+
+def _opened(value: Any, *, readonly: bool) -> Any:
+    if isinstance(value, Parcel):
+        return value.open(readonly=readonly)
+    return trusted(value) if readonly else value
+
+
+def trusted(value: Any) -> Any:
+    """Return a batch that shows its memory as it was received, to a method that promised not to write into it."""
+    shows = getattr(value, "readonly", None) if is_batch(value) else None
+    return shows() if callable(shows) else value
 
 
 class _AsItIs:
@@ -111,11 +123,17 @@ def _is_small_text(value: Any) -> bool:
     return isinstance(value, (str, bytes)) and len(value) <= TRAVELS_WITH_CALL
 
 
-def _is_batch(value: Any) -> bool:
+def is_batch(value: Any) -> bool:
+    """Say whether a value is a batch by its own methods, which takes care of memory that must not be written."""
     return all(hasattr(type(value), method) for method in ("chunk", "concat", "__len__", "__getitem__"))
 
 
-def _put(value: Any, what: str) -> ray.ObjectRef[Any]:
+def put(value: Any, what: str) -> ray.ObjectRef[Any]:
+    """Put a value into the object store.
+
+    Raises:
+        NotPicklableError: The value, named by `what`, cannot travel.
+    """
     try:
         return ray.put(value)
     except (ObjectStoreFullError, OutOfDiskError) as error:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import MeshError
-from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Notifies, Renews, Travels, Watches
+from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Keeps, Notifies, Renews, Travels, Watches
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
 from fanfold.worker.calls import Call
@@ -69,6 +69,7 @@ __all__ = [
     "GroupUsageError",
     "Handle",
     "InlineBackend",
+    "Keeps",
     "MeshError",
     "MeshRank",
     "MethodNameClashError",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fanfold.worker.backend import Handle, Request, StartedRank, StartOrder
+    from fanfold.worker.calls import Call
     from fanfold.worker.limits import Deadline
     from fanfold.worker.stuck import RankStatus
 
@@ -72,4 +73,23 @@ class Travels(Protocol):
 
     def ticket(self, ranks: Sequence[StartedRank]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return a function and arguments that, in another process, give this backend and its ranks as a pair."""
+        ...
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """Leaves batches where they are until somebody wants their rows; without it, they all come to the driver.
+
+    Attributes:
+        kept_call: The type of a call whose results stay with the ranks (`Request.stays`). Its `promised()` returns a
+            store, the parts in it, and a function that brings the whole result within a number of seconds.
+    """
+
+    kept_call: type[Call]
+
+    def passed_on(self, value: Any, deadline: Deadline) -> Any | None:
+        """Return what to place instead of a value whose rows this backend keeps, without bringing them; else None.
+
+        What `place` makes of it may say in `calls` which calls produce those rows: if one fails, that is the error.
+        """
         ...

@@ -55,7 +55,8 @@ class Request(NamedTuple):
 
     Every argument went through `Backend.place`; the worker sees the value that was placed. A rank whose result is not
     `wanted` runs the method and returns None, so that only what is collected travels. A `readonly` request promises not
-    to write into its arguments: they may be shared memory.
+    to write into its arguments: they may be shared memory. A result that `stays` is not brought by the caller: see
+    `abilities.Keeps`.
     """
 
     method: str | Callable[..., Any]
@@ -64,6 +65,7 @@ class Request(NamedTuple):
     context: CallContext
     wanted: bool = True
     readonly: bool = False
+    stays: bool = False
 
     @property
     def label(self) -> str:

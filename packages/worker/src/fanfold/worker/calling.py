@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
+from fanfold.worker.abilities import Keeps
 from fanfold.worker.arguments import check_takes_worker, resolved, soonest, warn_of_scattering
 from fanfold.worker.backend import Backend, Request, StartedRank
 from fanfold.worker.bind import methods_of, unknown_method
@@ -14,7 +15,7 @@ from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.limits import ASK_LIMIT, CALL_LIMIT, WARN_AFTER, Deadline, seconds
 from fanfold.worker.meshes import mesh_from
 from fanfold.worker.options import DEFAULTS, CallOptions
-from fanfold.worker.promises import arrived, promise_of
+from fanfold.worker.promises import may_stay, passed_or_arrived, promise_of
 from fanfold.worker.rank import current_rank
 from fanfold.worker.ranks import Ranks, close_unheld
 from fanfold.worker.roles import RoleCall
@@ -182,8 +183,10 @@ class CallingGroup(Generic[WorkerT]):
         deadline = soonest(self._limit(spec, function, options), args, kwargs)
         if spec.materialize_futures:
             args, kwargs = resolved(args, kwargs, deadline)
-        call = self._submit(self.plan(spec, function, args, kwargs, options), spec, function, deadline)
+        plan = self.plan(spec, function, args, kwargs, options)
         blocks = spec.blocking if options.blocking is None else options.blocking
+        stays = not blocks and may_stay(plan, self._backend)
+        call = self._submit(plan, spec, function, deadline, stays=stays)
         return call.result() if blocks else self._promise(call)
 
     def _promise(self, call: Call) -> Any:
@@ -198,14 +201,23 @@ class CallingGroup(Generic[WorkerT]):
         role = f" (role {self._role})" if self._role else ""
         return f"{self.worker_class.__qualname__}.{getattr(function, '__name__', repr(function))}{role}"
 
-    def _submit(self, plan: CallPlan, spec: MethodSpec, function: Callable[..., Any], deadline: Deadline) -> Call:
+    def _submit(
+        self,
+        plan: CallPlan,
+        spec: MethodSpec,
+        function: Callable[..., Any],
+        deadline: Deadline,
+        *,
+        stays: bool = False,
+    ) -> Call:
         self._ranks.wait_until_free(plan.ranks, deadline)
         placed = {piece: self._backend.place(self._value(plan, piece, spec, deadline)) for piece in plan.pieces()}
         members = [self._members[rank] for rank in plan.ranks]
         method, readonly = self._how_to_call(function), spec.inputs == "readonly"
         wanted = set(plan.collected)
-        requests = [self._request(plan, placed, method, rank, (rank in wanted, readonly)) for rank in plan.ranks]
-        return Call(
+        requests = [self._request(plan, placed, method, rank, (rank in wanted, readonly, stays)) for rank in plan.ranks]
+        made = self._backend.kept_call if stays and isinstance(self._backend, Keeps) else Call
+        return made(
             handles=self._send(members, requests),
             members=members,
             backend=self._backend,
@@ -213,11 +225,12 @@ class CallingGroup(Generic[WorkerT]):
             label=self._label(function),
             deadline=deadline,
             owner=self,
+            after=[call for value in placed.values() for call in getattr(value, "calls", ())],
         )
 
     def _value(self, plan: CallPlan, piece: Any, spec: MethodSpec, deadline: Deadline) -> Any:
         value = plan.value(piece)
-        return arrived(value, deadline) if spec.materialize_futures else value
+        return passed_or_arrived(value, self._backend, deadline) if spec.materialize_futures else value
 
     def _send(self, members: Sequence[StartedRank], requests: Sequence[Request]) -> Sequence[Any]:
         if self._ranks.call_all is not None:
@@ -231,7 +244,7 @@ class CallingGroup(Generic[WorkerT]):
         placed: Mapping[Any, Any],
         method: str | Callable[..., Any],
         rank: int,
-        how: tuple[bool, bool],
+        how: tuple[bool, bool, bool],
     ) -> Request:
         args, kwargs = plan.call_for(rank)
         context = CallContext(plan.method, rank, len(self._members), plan.padding(rank))
@@ -242,6 +255,7 @@ class CallingGroup(Generic[WorkerT]):
             context=context,
             wanted=how[0],
             readonly=how[1],
+            stays=how[2],
         )
 
     def _how_to_call(self, function: Callable[..., Any]) -> str | Callable[..., Any]:

@@ -50,6 +50,7 @@ class Call(list[Handle]):
         label: str,
         deadline: Deadline,
         owner: CallOwner | None = None,
+        after: Iterable[Call] = (),
     ) -> None:
         super().__init__(handles)
         self.deadline = deadline
@@ -58,6 +59,7 @@ class Call(list[Handle]):
         self._backend = backend
         self._plan = plan
         self._owner = owner
+        self._after = [call for call in after if call.inside() or call.failed()]
         self._outcomes: dict[int, Outcome] = {}
         self._pending: list[int] = list(range(len(self)))  # positions; replaced, never changed
         self._failed_after: dict[int, float] = {}
@@ -167,6 +169,11 @@ class Call(list[Handle]):
         self._take_finished(0.0)
         return [self._members[position] for position in self._pending]
 
+    def failed(self) -> bool:
+        """Say whether a rank has failed in it; never waits."""
+        self._take_finished(0.0)
+        return bool(self._failed_after)
+
     def age(self) -> float:
         """Return the seconds since it was submitted."""
         return time.monotonic() - self._submitted
@@ -214,8 +221,12 @@ class Call(list[Handle]):
             raise self._error()
         if self._pending:
             raise self._timed_out(deadline)
-        self._value = (self._plan.collect(self._results()),)
+        self._value = (self._plan.collect(self._brought(deadline)),)
         return self._value[0]
+
+    def _brought(self, _: Deadline) -> dict[int, Any]:
+        """The results by rank; results that stay with the ranks are brought now, within that time."""
+        return self._results()
 
     def _timed_out(self, deadline: Deadline) -> WaitTimeoutError:
         if deadline is self.deadline:
@@ -238,6 +249,8 @@ class Call(list[Handle]):
             self._take(pending[index])
         if finished:
             self._pending = [position for position in pending if position not in self._outcomes]
+            if not self._pending and not self._failed_after:
+                self._after = []  # what this depended on, and may go now
 
     def _take(self, position: int) -> None:
         outcome = self._backend.fetch(self[position])
@@ -253,6 +266,12 @@ class Call(list[Handle]):
         }
 
     def _error(self) -> BaseException:
+        for call in self._after:  # its ranks failed because what they were to read has failed: that is what to say
+            if call.failed():
+                try:
+                    call.result()
+                except Exception as error:  # noqa: BLE001  # whatever it is, it is the error of this call too
+                    return error
         failures = [self._failure(position, seconds) for position, seconds in self._failed_after.items()]
         unfinished = [self._members[position].rank for position in self._pending]
         return group_call_error(self.label, failures, self._results(), unfinished)

@@ -138,7 +138,7 @@ class ProcessesBackend(AwaitsReplies):
         method = request.method if isinstance(request.method, str) else parcel(request.method, "a function")
         handle: ProcessHandle = rank.door.link.submit(
             request.label,
-            lambda call: say.Run(call, method, *request[1:], request.label),
+            lambda call: say.Run(call, method, *request[1:6], request.label),
         )
         return handle
 

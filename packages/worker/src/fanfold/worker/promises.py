@@ -1,8 +1,8 @@
 """Results that are not here yet, as values of the batch's own library.
 
 A type of batches may say how a value of it is represented that does not exist yet (`lazy=` of its registration; of a
-`DataProto` that is a `DataProtoFuture`). It is given a store and parts in it; here the whole result of a call is one
-part.
+`DataProto` that is a `DataProtoFuture`). It is given a store and parts in it. Where the backend keeps results, each
+rank's is a part; else the whole result of a call is one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import batch_type_of
+from fanfold.worker.abilities import Keeps
 from fanfold.worker.errors import GroupUsageError
 from fanfold.worker.several import note_behind, stands_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanfold.dispatch import CallPlan
+    from fanfold.worker.backend import Backend
     from fanfold.worker.calls import Call
     from fanfold.worker.limits import Deadline
 
@@ -25,7 +28,38 @@ def promise_of(call: Call) -> Any:
     batch_type = call.plan.batch_type
     if call.plan.collecting != "join" or batch_type is None or batch_type.lazy is None:
         return call
-    return note_behind(batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)]), call)
+    promised = getattr(call, "promised", None)  # of a call whose results stay: see `Keeps`
+    given = (CallStore(call), [(_WHOLE, _WHOLE)]) if promised is None else promised()
+    return note_behind(batch_type.lazy(*given), call)
+
+
+def may_stay(plan: CallPlan, backend: Backend) -> bool:
+    """Say whether results can stay with the ranks: they are put below each other as they are, and nothing else."""
+    batch_type = plan.batch_type
+    return (
+        isinstance(backend, Keeps)
+        and plan.collecting == "join"
+        and plan.merge is None
+        and batch_type is not None
+        and batch_type.lazy is not None
+        and _in_order_once(plan)
+    )
+
+
+def _in_order_once(plan: CallPlan) -> bool:
+    """True where the collected results are the rows in their order; else collecting has more to do, or to refuse."""
+    division = plan.division
+    if division is None:
+        return True
+    collected = [division.place[rank] for rank in plan.collected]
+    return division.order is None and collected == sorted({division.place[rank] for rank in plan.ranks})
+
+
+def passed_or_arrived(value: Any, backend: Backend, deadline: Deadline) -> Any:
+    """Return what to place of a value that may not be here yet: its rows where they are, else the value."""
+    elsewhere = callable(getattr(type(value), "deferred", None)) and isinstance(backend, Keeps)
+    passed = backend.passed_on(value, deadline) if elsewhere else None  # type: ignore[attr-defined]
+    return arrived(value, deadline) if passed is None else passed
 
 
 def arrived(value: Any, deadline: Deadline) -> Any:

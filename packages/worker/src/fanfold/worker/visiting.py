@@ -78,7 +78,7 @@ class VisitingBackend(AwaitsReplies):
     def call(self, rank: StartedRank, request: Request) -> ReplyHandle:
         """Send a call to the relay, which passes it on."""
         method = request.method if isinstance(request.method, str) else parcel(request.method, "a function")
-        run = say.Run(0, method, *request[1:], request.label)
+        run = say.Run(0, method, *request[1:6], request.label)
         return self._line.submit(rank.rank, run)
 
     def cancel(self, handles: Sequence[ReplyHandle], limit: float) -> list[str]:

@@ -1,0 +1,104 @@
+"""What a rank returns of a call whose result stays where it is: a small header and the rows, two task returns.
+
+Both are owned by the caller, so they survive the rank. The header is brought, the payload only where rows are wanted;
+a small result travels inside the header.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fanfold.dispatch import batch_type_of
+from fanfold.ray.parcels import TRAVELS_WITH_CALL, Parcel, is_batch, opened, pack
+from fanfold.worker import GroupUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ResultHeader(NamedTuple):
+    """What is known of a rank's result without its rows.
+
+    Attributes:
+        type: The class of the result.
+        rows: How many it has; None for what is no batch.
+        columns: Their names.
+        nbytes: Bytes of the payload, as far as the batch type can tell.
+        meta: What belongs to the whole batch, where that is small.
+        inside: The result itself, in a list, where it is small; else None.
+        method: What was called, for messages.
+    """
+
+    type: str
+    rows: int | None
+    columns: tuple[str, ...]
+    nbytes: int
+    meta: Mapping[str, Any] | None
+    inside: list[Any] | None
+    method: str
+
+    def described(self, rows: int | None) -> dict[str, Any]:
+        """Return what the batch's own library wants to know, for that many rows.
+
+        Raises:
+            GroupUsageError: The result is no batch.
+        """
+        if rows is None:
+            raise GroupUsageError(
+                f"{self.method} returned {self.type}, which has no rows; use result() of what the call gave"
+            )
+        return {
+            "type": self.type,
+            "rows": rows,
+            "columns": self.columns,
+            "nbytes": self.nbytes,
+            "meta": self.meta,
+        }
+
+
+def header_and_payload(result: Any, method: str) -> tuple[ResultHeader, Any]:
+    """Return what a rank returns instead of its result.
+
+    Raises:
+        NotPicklableError: The result cannot travel.
+    """
+    found = batch_type_of(result)
+    sent = result if is_batch(result) else pack(result, f"the result of {method}")
+    nbytes = (
+        sent.size if isinstance(sent, Parcel) else 0 if found is None or found.nbytes is None else found.nbytes(result)
+    )
+    small = nbytes <= TRAVELS_WITH_CALL
+    header = ResultHeader(
+        type=f"{type(result).__module__}.{type(result).__qualname__}",
+        rows=None if found is None else found.length(result),
+        columns=() if found is None or found.columns is None else tuple(found.columns(result)),
+        nbytes=nbytes,
+        meta=_small_meta(result),
+        inside=[sent] if small else None,
+        method=method,
+    )
+    return header, None if small else sent
+
+
+def opened_result(header: ResultHeader, payload: Any, *, readonly: bool = False) -> Any:
+    """Return the result that a rank returned, with memory of its own unless it is to be read only."""
+    sent = payload if header.inside is None else header.inside[0]
+    return opened([sent], readonly=readonly)[0]
+
+
+def bytes_of(value: Any, sent: Any) -> int:
+    """Return the bytes of a value that is sent as it is or as a parcel, as far as that can be told."""
+    if isinstance(sent, Parcel):
+        return sent.size
+    found = batch_type_of(value)
+    return 0 if found is None or found.nbytes is None else found.nbytes(value)
+
+
+def _small_meta(result: Any) -> Mapping[str, Any] | None:
+    meta = getattr(result, "meta_info", None)
+    if not isinstance(meta, dict):
+        return None
+    try:
+        return meta if pack(meta, "meta_info").size <= TRAVELS_WITH_CALL else None
+    except Exception:  # noqa: BLE001  # what cannot be pickled is said when the batch itself is sent
+        return None
