@@ -220,9 +220,10 @@ sys.stdout.buffer.write(pickle.dumps(batch))
 """
 
 
+@pytest.mark.timeout(660)
 def test_classes_of_a_main_script_travel_where_there_is_cloudpickle() -> None:
     pytest.importorskip("cloudpickle")
-    sent = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True, timeout=100).stdout
+    sent = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True, timeout=600).stdout
     received = pickle.loads(sent)
     assert received["s"][0].value == 3
     assert received.meta_info["f"](1) == 2
