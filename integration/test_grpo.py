@@ -29,7 +29,7 @@ from workers import Policy
 pytestmark = pytest.mark.timeout(400)
 STEPS = 5
 SMALL = [
-    *("--warm-up-steps", "25", "--prompts", "8", "--samples", "4"),
+    *("--warm-up-steps", "25", "--prompts", "8", "--samples", "4", "--mini-batches", "2"),
     *("--checkpoint-every", "2", "--samples-every", "2", "--device", "cpu"),
 ]
 
@@ -178,6 +178,16 @@ def test_a_run_in_two_halves_is_the_same(algorithm: str, ten: Path, tmp_path: Pa
     said = single_run(ten, out, "--algorithm", algorithm, "--resume")
     assert said["first_step"] == 2
     assert numbers(out) == numbers(whole)  # to the last bit
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_defaults_learn(seed: int, tmp_path: Path) -> None:
+    options = ["--seed", str(seed), "--device", "cpu", "--out", str(tmp_path / "run")]
+    said = run(models_on_ranks, parse("", groups=True, arguments=options))
+    assert said["first_reward"] < 0.6
+    assert said["last_reward"] > 0.9
 
 
 # What may happen in the middle.

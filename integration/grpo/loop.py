@@ -59,14 +59,14 @@ class Settings:
 
     algorithm: str = "grpo"
     seed: int = 0
-    steps: int = 60
-    warm_up_steps: int = 40
+    steps: int = 200
+    warm_up_steps: int = 60
     warm_up_rows: int = 64
-    warm_up_right: float = 0.4
-    prompts: int = 32
+    warm_up_right: float = 1.0
+    prompts: int = 64
     samples: int = 8
-    mini_batches: int = 2
-    max_new_tokens: int = 3
+    mini_batches: int = 4
+    max_new_tokens: int = 2
     temperature: float = 1.0
     kl_coefficient: float = 0.01
     entropy_coefficient: float = 0.01
