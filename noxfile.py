@@ -329,11 +329,12 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def deep(session: nox.Session) -> None:
-    """Property tests with 3,000 examples each: `nox -s deep -- dispatch`; no name runs all packages."""
+    """Property tests with 3,000 examples each, and what is marked slow: `nox -s deep -- dispatch`; no name runs all."""
     python = everything(session) / "python"
     names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
     options = [argument for argument in session.posargs if argument not in PACKAGES]
-    profile = ("-p", "tools.hypothesis_profiles", "--hypothesis-profile=deep", "-m", "hypothesis", "--timeout=3600")
+    profile = ("-p", "tools.hypothesis_profiles", "--hypothesis-profile=deep")
+    chosen = ("-m", "hypothesis or slow", "--timeout=3600")
     for name in names:
         run(
             session,
@@ -341,6 +342,7 @@ def deep(session: nox.Session) -> None:
             "-m",
             "pytest",
             *profile,
+            *chosen,
             *options,
             cwd=PACKAGES[name].folder,
             env={"PYTHONPATH": str(ROOT)},
