@@ -234,7 +234,8 @@ def check_it_goes_on(ten: Path, out: Path, reference: Path) -> None:
         assert one == pytest.approx(other, abs=1e-4)
 
 
-@pytest.mark.parametrize("role", ["actor", pytest.param("judge", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["actor", "judge"])
 def test_a_rank_is_killed(
     role: str, running: subprocess.Popen[str], ten: Path, tmp_path: Path, reference: Path
 ) -> None:
