@@ -354,5 +354,5 @@ def chaos(session: nox.Session) -> None:
     """Somebody dies at 200 random moments, 50 groups start at once, 10,000 calls leave no memory: most of an hour."""
     settings = {"FANFOLD_CHAOS_ROUNDS": "200", "FANFOLD_MANY_GROUPS": "50", "FANFOLD_SOAK_CALLS": "10000"}
     names = [f"tests/test_{name}.py" for name in ("chaos", "many_groups", "soak")]
-    command = (everything(session) / "python", "-m", "pytest", "--timeout=1800", *names, *session.posargs)
-    run(session, *command, cwd=PACKAGES["ray"].folder, env=settings)
+    pytest = everything(session) / "pytest"
+    run(session, pytest, "--timeout=1800", *names, *session.posargs, cwd=PACKAGES["ray"].folder, env=settings)
