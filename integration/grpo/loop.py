@@ -237,8 +237,7 @@ def judged(verdicts: Any, batch: DataProto, folder: Path) -> DataProto:
         return here(verdicts)
     except RewardError as error:
         kept = folder / "failed.safetensors"
-        # Rows only: the rules by which metrics are merged came along, and a function is not saved without pickle.
-        DataProto(batch.batch, batch.non_tensor_batch).save(kept)
+        batch.save(kept)
         prompt, response, problem = error.what
         raise RewardError(error.sample, prompt, response, f"{problem}. The batch is kept in {kept}") from error
 

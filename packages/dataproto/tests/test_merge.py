@@ -71,6 +71,16 @@ def test_rules(rule: Any, result: Any) -> None:
     assert merged({"v": 1}, {"v": 4}, v=rule) == {"v": result}
 
 
+def test_the_rules_of_a_concat_are_for_that_one() -> None:
+    parts = [DataProto.from_dict({"x": torch.zeros(1)}, meta_info={"v": value, "w": value}) for value in (1, 4)]
+    for part in parts:
+        part.merge_rules = {"w": "sum"}
+    whole = DataProto.concat(parts, merge={"v": max, "w": "first"})
+    assert (whole.meta_info, whole.merge_rules) == ({"v": 4, "w": 1}, {"w": "sum"})
+    with pytest.raises(MergeError, match="'v'"):
+        DataProto.concat([whole, parts[0]])
+
+
 def test_rules_on_tensors_and_arrays() -> None:
     tensors = [{"v": torch.tensor([1, 4])}, {"v": torch.tensor([3, 2])}]
     assert merged(*tensors, v="max")["v"].tolist() == [3, 4]

@@ -21,13 +21,12 @@ def concat(data: Sequence[S], rules: Mapping[str, Rule] | None, out: S | None) -
     """Put batches below each other; see `DataProto.concat`."""
     parts = _checked(data)
     tables = [part._tensors() for part in parts]
-    all_rules = merge.united_rules(*(part._merge for part in parts), {})
-    if rules:
-        all_rules.update(merge.united_rules(rules))
+    carried = merge.united_rules(*(part._merge for part in parts), {})
+    all_rules = {**carried, **merge.united_rules(rules or {})}
     meta = copy_meta_deep(merge.merged_meta([part.meta_info for part in parts], all_rules))
     arrays = _concat_arrays(parts)
     made = parts[0]._derive(_concat_tables(tables, out), arrays, meta)
-    made._merge = all_rules
+    made._merge = carried  # rules of this call are no property of what it made
     return made
 
 

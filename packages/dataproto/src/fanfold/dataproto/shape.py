@@ -106,7 +106,7 @@ class Shaping(Indexing):
         Args:
             data: the batches, at least one
             merge: rules by key of `meta_info`: "same", "first", "last", "mean", "sum", "min", "max", "list", or a
-                function of the list of values; added to the rules that the batches carry
+                function of the list of values; for this time, before the rules that the batches carry
             out: a batch with the same columns and enough rows, whose memory is used for the dense columns
 
         Raises:
