@@ -154,11 +154,10 @@ def _serve(pipe: Any) -> None:
     while True:
         try:
             message = pipe.recv()
-        except EOFError:
-            return
-        try:
             worker, value = _do(worker, message)
             outcome: Outcome = Success(value)
+        except EOFError:
+            return
         except Exception as error:  # noqa: BLE001  # whatever a method raises is its outcome
             outcome = Failure(error, traceback.format_exc())
         pipe.send(outcome)

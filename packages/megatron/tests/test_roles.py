@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from fanfold.dataproto import DataProto
-from fanfold.dispatch import Dispatch, register
 from fanfold.megatron import LayoutClashError, MegatronTrainer, ModelConfig, ParallelConfig, ValueLoss
-from fanfold.worker import ClassWithInitArgs, Worker, WorkerGroup, create_colocated_worker_cls
+from fanfold.worker import ClassWithInitArgs, WorkerGroup, create_colocated_worker_cls
 from text import text_batch
+from watcher import Watcher
 
 if TYPE_CHECKING:
     from rank_pool import RankPool
-
-
-class Watcher(Worker):
-    """A role beside, which reads the actor's weights bucket by bucket."""
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def sum_of_actor(self) -> float:
-        weights = self.get_fused_worker_by_name("actor").weights(bucket_bytes=1 << 14)
-        return sum(float(weight.double().sum()) for _, weight in weights)
 
 
 def roles(layout: ParallelConfig, critic_layout: ParallelConfig | None = None, **critic: Any) -> ClassWithInitArgs:
