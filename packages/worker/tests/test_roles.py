@@ -157,6 +157,18 @@ def test_hooks_run_in_order_and_backwards() -> None:
     assert EVENTS[2:] == ["rollout stops", "actor stops"]
 
 
+class Unbuildable(Worker):
+    def __init__(self) -> None:
+        raise OSError("no weights here")
+
+
+def test_roles_built_before_one_that_fails_are_stopped() -> None:
+    EVENTS.clear()
+    with pytest.raises(Exception, match="no weights here"):
+        WorkerGroup([1], create_colocated_worker_cls({"actor": Actor, "critic": Unbuildable, "judge": Actor}))
+    assert EVENTS == ["actor stops"]
+
+
 def test_spawned_groups_hold_the_ranks() -> None:
     spawned = WorkerGroup([2], create_colocated_worker_cls(ROLES)).spawn({"actor", "actor_rollout"})
     kept = spawned.pop("actor")

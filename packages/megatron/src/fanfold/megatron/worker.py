@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     import torch
+    from fanfold.worker import RankInfo
 
 MESH = "train"
 
@@ -135,7 +136,7 @@ class _ProcessGroups:
         self._plan: DevicePlan | None = None
 
     def enter(self, worker: Any, parallel: ParallelConfig, wanted: Wanted) -> DevicePlan:
-        asked = (parallel, wanted.device, wanted.precision)
+        asked = (parallel, wanted.device, wanted.precision, _meeting(worker.rank_info))
         if self._plan is not None and asked != self._asked:
             self._make_room(worker, asked)
         if self._plan is None:
@@ -167,6 +168,11 @@ class _ProcessGroups:
 _groups = _ProcessGroups()
 
 
+def _meeting(info: RankInfo) -> str:
+    # Process groups that are left of another group would wait for ranks that are gone; one rank waits for nobody.
+    return "" if info.world_size == 1 else f" at {info.master_addr}:{info.master_port}"
+
+
 def _text(asked: tuple[Any, ...]) -> str:
-    parallel, device, precision = asked
-    return f"{parallel}, device={device!r}, precision={precision!r}"
+    parallel, device, precision, meeting = asked
+    return f"{parallel}, device={device!r}, precision={precision!r}{meeting}"

@@ -6,6 +6,7 @@ A call says which role and which method it means, as two words: no prefix, nothi
 from __future__ import annotations
 
 import copyreg
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from keyword import iskeyword
@@ -36,8 +37,13 @@ class RolesWorker(Worker, metaclass=RolesMeta):
         super().__init__()
         siblings: dict[str, Any] = {}
         self.__dict__["fused_worker_dict"] = siblings
-        for role, recipe in self.raw_cls_dict.items():
-            siblings[role] = recipe.build(partial(be_sibling, role=role, siblings=siblings))
+        try:
+            for role, recipe in self.raw_cls_dict.items():
+                siblings[role] = recipe.build(partial(be_sibling, role=role, siblings=siblings))
+        except BaseException:
+            with suppress(Exception):  # the error that is on its way says more
+                self.on_stop()  # what the earlier roles hold would live as long as that error does
+            raise
 
     def on_start(self) -> None:
         """Start the roles, in order."""
