@@ -373,7 +373,7 @@ def test_one_actor_of_a_recipe_in_a_bundle_or_beside_another(pair: RayResourcePo
     assert pair.pgs
     group = pair.pgs[1]
     lone = recipe(placement_group=group, placement_group_bundle_idx=0, use_gpu=False)
-    with RayWorkerGroup(pair, Plain, name_prefix="g", worker_env={"CUDA_VISIBLE_DEVICES": "2"}) as workers:
+    with RayWorkerGroup(pair, Plain, name_prefix="beside", worker_env={"CUDA_VISIBLE_DEVICES": "2"}) as workers:
         beside = recipe(sharing_with=workers.workers[1])
         assert ray.get([lone.add.remote(1), beside.add.remote(2)]) == [4, 5]
         devices = beside.__ray_call__.remote(lambda _: __import__("os").environ["CUDA_VISIBLE_DEVICES"])

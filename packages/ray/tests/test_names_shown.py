@@ -26,7 +26,6 @@ def group(cluster: Cluster) -> Iterator[RayWorkerGroup[Any]]:
 def test_the_timeline_names_class_and_method(group: RayWorkerGroup[Any]) -> None:
     group.add(1)
     until(lambda: "Plain.add" in _names(ray.timeline()), 30.0)
-    assert not any("fanfold_call" in name for name in _names(ray.timeline()))
 
 
 def _names(events: Any) -> set[str]:

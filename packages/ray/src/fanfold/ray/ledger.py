@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from fanfold.ray.parcels import Parcel
+
 import ray
 from ray.experimental import get_local_object_locations
 
@@ -62,8 +64,8 @@ class CallLedger:
         if isinstance(placed, ray.ObjectRef) and placed is not given:
             self.puts += 1
             self.bytes_put += sum(sizes_of([placed]))
-        else:
-            self.bytes_inline += int(getattr(placed, "size", 0))
+        elif isinstance(placed, Parcel):
+            self.bytes_inline += placed.size
 
     def note_sent(self, rank: int, references: Sequence[Ref]) -> None:
         """Count the stored objects that a rank's arguments refer to."""

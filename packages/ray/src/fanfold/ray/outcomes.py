@@ -65,12 +65,12 @@ def failure_of(error: Exception) -> Failure:
 
 def _failure_of_method(error: RayTaskError, answer: RankAnswer | None) -> Failure:
     cause, text = error.cause if isinstance(error.cause, BaseException) else error, str(error)
+    if isinstance(cause, ObjectLostError):  # an argument, before the method began
+        return Failure(lost_part(cause))
     method = _METHOD.search(text)
     if method is not None and _CALL_FRAME not in text:  # the method was left behind: its result was being sent
         what = f"the result of {method[1]}"
         cause = NotPicklableError(f"{what} cannot travel to the driver: {type(cause).__name__}: {cause}")
-    if isinstance(cause, ObjectLostError):  # an argument, before the method began
-        return Failure(lost_part(cause))
     trace = "\n".join(filter(None, [tidy_trace(text), memory_note(cause, answer)]))
     return Failure(cause, trace, when=when_raised(cause))
 
