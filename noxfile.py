@@ -334,8 +334,9 @@ def deep(session: nox.Session) -> None:
     names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
     options = [argument for argument in session.posargs if argument not in PACKAGES]
     profile = ("-p", "tools.hypothesis_profiles", "--hypothesis-profile=deep")
-    chosen = ("-m", "hypothesis or slow", "--timeout=3600")
     for name in names:
+        has_slow = "slow:" in (PACKAGES[name].folder / "pyproject.toml").read_text(encoding="utf-8")
+        chosen = ("-m", "hypothesis or slow" if has_slow else "hypothesis", "--timeout=3600")
         run(
             session,
             python,
