@@ -52,6 +52,29 @@ def test_server_not_started(on_cluster: dict[str, str]) -> None:
     check_refused(run_script("client.py", "--name", "nobody", env=on_cluster), 1, "nobody", "fanfold")
 
 
+UNBUILDABLE = """
+import sys
+import server
+from fanfold.dispatch import Dispatch, register
+
+class Unbuildable(server.Trainer):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self):
+        raise MemoryError("no memory for this model")
+
+server.Trainer = Unbuildable
+sys.exit(server.main())
+"""
+
+
+# Before the first test with a group: that one takes all the CPUs there are.
+def test_a_model_that_cannot_be_built_leaves_no_workers(on_cluster: dict[str, str]) -> None:
+    served = run_program(UNBUILDABLE, "--name", "unbuilt", "--tp", "1", env=on_cluster)
+    assert served.status == 1, served.err
+    assert "no memory for this model" in served.err
+    check_refused(run_script("client.py", "--name", "unbuilt", env=on_cluster), 1, "no group 'unbuilt'")
+
+
 def test_wrong_namespace(group: dict[str, str]) -> None:
     done = run_script("client.py", "--name", "held", "--namespace", "elsewhere", env=group)
     check_refused(done, 1, "held", "elsewhere", "'fanfold'")
@@ -75,28 +98,6 @@ def test_unknown_option(on_cluster: dict[str, str]) -> None:
 
 def test_gpu_wanted_where_there_is_none(on_cluster: dict[str, str]) -> None:
     check_refused(run_script("server.py", "--name", "greedy", "--device", "cuda", env=on_cluster), 1, "GPU")
-
-
-UNBUILDABLE = """
-import sys
-import server
-from fanfold.dispatch import Dispatch, register
-
-class Unbuildable(server.Trainer):
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self):
-        raise MemoryError("no memory for this model")
-
-server.Trainer = Unbuildable
-sys.exit(server.main())
-"""
-
-
-def test_a_model_that_cannot_be_built_leaves_no_workers(on_cluster: dict[str, str]) -> None:
-    served = run_program(UNBUILDABLE, "--name", "unbuilt", "--tp", "1", env=on_cluster)
-    assert served.status == 1, served.err
-    assert "no memory for this model" in served.err
-    check_refused(run_script("client.py", "--name", "unbuilt", env=on_cluster), 1, "no group 'unbuilt'")
 
 
 def test_port_taken() -> None:
