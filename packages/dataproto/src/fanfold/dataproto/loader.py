@@ -57,13 +57,15 @@ class MiniBatches(Iterator[P], Generic[P]):
         return self
 
     def __next__(self) -> P:
+        if not self._cut:
+            self._cut_more()
+        self._step += 1
+        return self._cut.pop()
+
+    def _cut_more(self) -> None:
         if self._step >= self._per_epoch or self._epoch >= self._epochs:
             self._next_epoch()
-        if not self._shuffle and not self._cut:
-            self._cut_window()
-        found = self._shuffled() if self._shuffle else self._cut.pop()
-        self._step += 1
-        return found
+        self._cut = [self._shuffled()] if self._shuffle else self._window()
 
     def _next_epoch(self) -> None:
         if self._epoch + 1 >= self._epochs or not self._per_epoch:
@@ -71,12 +73,12 @@ class MiniBatches(Iterator[P], Generic[P]):
             raise StopIteration
         self._epoch, self._step, self._order, self._cut = self._epoch + 1, 0, None, []
 
-    def _cut_window(self) -> None:
+    def _window(self) -> list[P]:
         # Views of many mini-batches in one go cost a fraction of as many slices.
         start = self._step * self._size
         stop = min(self._rows, start + self._size * _CUT_AT_ONCE)
         window = self._batch if (start, stop) == (0, self._rows) else self._batch.slice(start, stop)
-        self._cut = window.split(self._size)[::-1]
+        return window.split(self._size)[: self._per_epoch - self._step][::-1]
 
     def _shuffled(self) -> P:
         if self._order is None:

@@ -230,12 +230,8 @@ class BatchState:
 
     def _derive(self, tensors: Table | None, arrays: dict[str, Array], meta: Meta) -> Self:
         """Make a batch of this class from parts that nobody else holds; other attributes go along."""
-        made = object.__new__(type(self))
-        made._td, made._table, made._pending = None, tensors, None
-        made._objects, made._meta, made._meta_of = arrays, meta, None
-        made._merge, made._auto_padding = self._merge, self._auto_padding
-        if self.__dict__:
-            made.__dict__.update(self.__dict__)
+        made = self._derive_piece(tensors, arrays, meta)
+        made._meta, made._meta_of = meta, None
         return made
 
     @classmethod
@@ -261,8 +257,12 @@ class BatchState:
 
     def _derive_piece(self, tensors: Table | None, arrays: dict[str, Array], meta_of: Meta) -> Self:
         """Make one of many batches: they share `meta_of`, and each copies it when its metadata is first touched."""
-        made = self._derive(tensors, arrays, meta_of)
-        made._meta, made._meta_of = None, meta_of
+        made = object.__new__(type(self))
+        made._td, made._table, made._pending = None, tensors, None
+        made._objects, made._meta, made._meta_of = arrays, None, meta_of
+        made._merge, made._auto_padding = self._merge, self._auto_padding
+        if self.__dict__:
+            made.__dict__.update(self.__dict__)
         return made
 
     def _meta_for_view(self) -> Meta:
