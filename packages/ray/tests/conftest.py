@@ -51,12 +51,20 @@ def started_cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def two_nodes() -> Iterator[Cluster]:
+def cluster_of_the_session() -> Iterator[Cluster]:
     cluster = started_cluster()
     ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def two_nodes(cluster_of_the_session: Cluster) -> Iterator[Cluster]:
+    """The cluster, and the promise that a file leaves in it what it found, with all that its own fixtures made."""
+    before = inventory()
+    yield cluster_of_the_session
+    assert inventory() == before
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fanfold.ray.feasibility import (
@@ -11,6 +12,7 @@ from fanfold.ray.feasibility import (
     is_hopeless,
     need_of,
     separate_nodes,
+    shared_nodes,
     shortage_table,
 )
 from hypothesis import given
@@ -71,6 +73,30 @@ def test_equal_entries_are_in_the_order_of_addresses(
 def test_uneven_entries_keep_their_places() -> None:
     small, big = node("10.0.0.1", {"CPU": 2.0}), node("10.0.0.9", {"CPU": 4.0})
     assert separate_nodes([{"CPU": 4.0}, {"CPU": 2.0}], [small, big]) == [big, small]
+
+
+@given(st.lists(RESOURCES, min_size=1, max_size=4), nodes())
+def test_shared_nodes_hold_what_they_are_given(needs: list[dict[str, float]], places: list[NodeState]) -> None:
+    found = shared_nodes(needs, places)
+    assert len(found) == len(needs)
+    for place in places:
+        here = [need for need, node in zip(needs, found, strict=True) if node is place]
+        assert fits({name: sum(need.get(name, 0.0) for need in here) for need in here for name in need}, place.free)
+
+
+@given(st.integers(1, 9), st.integers(1, 4))
+def test_equal_nodes_have_equal_numbers_of_equal_entries(count: int, places: int) -> None:
+    found = shared_nodes([{"CPU": 1.0}] * count, [node(f"10.0.0.{i}", {"CPU": 9.0}) for i in range(places)])
+    addresses = [place.address for place in found if place]
+    each = Counter(addresses).values()
+    assert len(addresses) == count
+    assert addresses == sorted(addresses)
+    assert max(each) - min([*each, *[0] * (places - len(each))]) <= 1
+
+
+def test_what_has_no_room_yet_is_left_to_wait() -> None:
+    here = node("10.0.0.1", {"CPU": 3.0})
+    assert shared_nodes([{"CPU": 2.0}, {"CPU": 4.0}, {"CPU": 1.0}], [here]) == [here, None, here]
 
 
 def test_nodes_with_accelerators_nobody_asked_for_come_last() -> None:

@@ -7,6 +7,7 @@ import gc
 import json
 import pickle
 import random
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,10 +39,13 @@ pytestmark = pytest.mark.timeout(600)
 WIDE = 4000  # numbers a row: far more than what travels inside a header
 
 
-def group_of(cls: type, ranks: int, name: str) -> RayWorkerGroup[Any]:
-    return RayWorkerGroup(
-        RayResourcePool([ranks], cpus_per_process=0.1), RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400
-    )
+@contextmanager
+def group_of(cls: type, ranks: int, name: str) -> Iterator[RayWorkerGroup[Any]]:
+    with (
+        RayResourcePool([ranks], cpus_per_process=0.1) as pool,
+        RayWorkerGroup(pool, RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400) as group,
+    ):
+        yield group
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,13 @@ pytestmark = pytest.mark.timeout(600)
 MEGABYTE = 1 << 20
 
 
-def group_of(cls: type, ranks: int, name: str, **where: Any) -> RayWorkerGroup[Any]:
-    pool = RayResourcePool([ranks], cpus_per_process=0.1, **where)
-    return RayWorkerGroup(pool, RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400)
+@contextmanager
+def group_of(cls: type, ranks: int, name: str, **where: Any) -> Iterator[RayWorkerGroup[Any]]:
+    with (
+        RayResourcePool([ranks], cpus_per_process=0.1, **where) as pool,
+        RayWorkerGroup(pool, RayClassWithInitArgs(cls), name_prefix=name, start_timeout=400) as group,
+    ):
+        yield group
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +83,7 @@ def test_the_driver_stays_as_small_as_it_is_while_batches_pass_by(readers: RayWo
 def test_rows_lost_with_their_node_are_named_and_never_wrong(
     doomed: Callable[[], None], readers: RayWorkerGroup[Any]
 ) -> None:
-    far = group_of(Maker, 1, "far", accelerator_type="LOST")
-    try:
+    with group_of(Maker, 1, "far", accelerator_type="LOST") as far:
         lost, small = far.grow(numbered(4), 20_000), far.same(numbered(4))
         assert len(lost) == len(small) == 4
         doomed()
@@ -88,8 +92,6 @@ def test_rows_lost_with_their_node_are_named_and_never_wrong(
         with pytest.raises(PartLostError, match=r"the result of Maker\.grow from rank 0"):
             lost.get()
         assert readers.total(small) == [[1.0, 2], [5.0, 2]]  # it had come with its header
-    finally:
-        far.close()
 
 
 TOO_SMALL = """

@@ -58,13 +58,50 @@ def separate_nodes(
     Returns:
         P nodes, or None where some would have to share.
     """
-    candidates = sorted(in_address_order(nodes), key=lambda node: bool(avoid) and node.total.get(avoid, 0) > 0)
+    candidates = _candidates(nodes, avoid)
     chosen: dict[int, int] = {}  # position of the candidate -> position of the need
     for position in range(len(needs)):
         if not _match(position, needs, candidates, chosen, set()):
             return None
     by_need = {need: node for node, need in chosen.items()}
     return _ascending(needs, [candidates[by_need[position]] for position in range(len(needs))])
+
+
+def shared_nodes(needs: Sequence[Resources], nodes: Sequence[NodeState], *, avoid: str = "") -> list[NodeState | None]:
+    """Share free nodes out evenly where there are fewer than needs: each need goes where the fewest are already.
+
+    Args:
+        needs: P needs.
+        nodes: N nodes.
+        avoid: A resource whose owners are taken last, since the needs do not ask for it.
+
+    Returns:
+        P nodes, nodes of equal needs by address; None for a need that has to wait for room.
+    """
+    room = [_Room(node, dict(node.free)) for node in _candidates(nodes, avoid)]
+    found: list[NodeState | None] = [None] * len(needs)
+    for position in sorted(range(len(needs)), key=lambda place: sorted(needs[place].values()), reverse=True):
+        fitting = [left for left in room if fits(needs[position], left.free)]
+        if fitting:
+            found[position] = min(fitting, key=lambda left: left.entries).take(needs[position])
+    return found if None in found else [*_ascending(needs, [node for node in found if node is not None])]
+
+
+@dataclass
+class _Room:
+    node: NodeState
+    free: dict[str, float]
+    entries: int = 0
+
+    def take(self, need: Resources) -> NodeState:
+        self.entries += 1
+        for name, amount in need.items():
+            self.free[name] = self.free.get(name, 0.0) - amount
+        return self.node
+
+
+def _candidates(nodes: Sequence[NodeState], avoid: str) -> list[NodeState]:
+    return sorted(in_address_order(nodes), key=lambda node: bool(avoid) and node.total.get(avoid, 0) > 0)
 
 
 def _match(
@@ -117,13 +154,12 @@ def can_share(
     needs: Sequence[Resources], nodes: Sequence[NodeState], room_of: Callable[[NodeState], Resources]
 ) -> bool:
     """Say whether putting each need on the first node with room places them all; exact where the needs are equal."""
-    room = [dict(room_of(node)) for node in in_address_order(nodes)]
+    room = [_Room(node, dict(room_of(node))) for node in in_address_order(nodes)]
     for need in sorted(needs, key=lambda need: sorted(need.values()), reverse=True):
-        node = next((left for left in room if fits(need, left)), None)
-        if node is None:
+        fitting = next((left for left in room if fits(need, left.free)), None)
+        if fitting is None:
             return False
-        for name, amount in need.items():
-            node[name] = node.get(name, 0.0) - amount
+        fitting.take(need)
     return True
 
 

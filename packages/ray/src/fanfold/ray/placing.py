@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.cluster import node_states
 from fanfold.ray.errors import NameTakenError, PlacementError
-from fanfold.ray.feasibility import NodeState, Resources, is_hopeless, need_of, separate_nodes, shortage_table
+from fanfold.ray.feasibility import (
+    NodeState,
+    Resources,
+    is_hopeless,
+    need_of,
+    separate_nodes,
+    shared_nodes,
+    shortage_table,
+)
 from fanfold.worker import Deadline, PoolError
 
 import ray
@@ -96,9 +104,11 @@ def _wait_for_nodes(order: PlacementOrder) -> list[NodeState]:
 
 def _targets(order: PlacementOrder, nodes: Sequence[NodeState]) -> Sequence[str | None]:
     # Ray may put several placement groups on one node although each could have its own; an entry means a node.
-    avoid = "" if "GPU" in order.bundle else "GPU"
-    found = separate_nodes(order.needs(), nodes, avoid=avoid) if order.strategy == "STRICT_PACK" else None
-    return [node.node_id for node in found] if found else [None] * len(order.counts)
+    if order.strategy != "STRICT_PACK":
+        return [None] * len(order.counts)
+    needs, avoid = order.needs(), "" if "GPU" in order.bundle else "GPU"
+    found = separate_nodes(needs, nodes, avoid=avoid) or shared_nodes(needs, nodes, avoid=avoid)
+    return [node.node_id if node else None for node in found]
 
 
 def _make(order: PlacementOrder, name: str, count: int, target: str | None) -> PlacementGroup:
