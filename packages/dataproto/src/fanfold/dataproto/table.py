@@ -34,7 +34,10 @@ class Table:
         mapped: frozenset[str] = _NOTHING_MAPPED,
     ) -> None:
         # Not a frozen dataclass: its constructor takes four times as long, which mini-batches would feel.
-        self.columns, self.rows, self.device, self.mapped = columns, rows, device, mapped
+        self.columns = columns
+        self.rows = rows
+        self.device = device
+        self.mapped = mapped
 
     def views(self, rows: int, change: Callable[[Column], Column]) -> "Table":
         """Apply an operation whose results share memory with this table."""
