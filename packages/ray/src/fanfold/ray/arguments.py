@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.bundles import RankPlacement
 from fanfold.ray.discovery import members_by_handle, members_by_name
+from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.recipe import as_ray_recipe
 from fanfold.worker import ClassWithInitArgs, GroupUsageError, StartedRank
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanfold.ray.answers import RankAnswer
-    from fanfold.ray.placement import RayResourcePool
     from fanfold.ray.refs import Actor
 
 
@@ -52,6 +52,23 @@ def existing_members(names: Sequence[str] | None, handles: Sequence[Actor] | Non
     if not members:
         raise GroupUsageError("a group needs at least one worker")
     return members
+
+
+def refuse_members_and_pool(names: Sequence[str] | None, handles: Sequence[Actor] | None) -> None:
+    """Refuse workers that exist where new ones are to be started.
+
+    Raises:
+        GroupUsageError: There are some.
+    """
+    if names is not None or handles is not None:
+        raise GroupUsageError(
+            "worker_names and worker_handles are for workers that exist; leave out resource_pool then"
+        )
+
+
+def pool_of(given: RayResourcePool | Sequence[int], *, detached: bool) -> RayResourcePool:
+    """Take a pool, or make one of the processes of each node."""
+    return given if isinstance(given, RayResourcePool) else RayResourcePool(given, detached=detached)
 
 
 def recipe_of(ray_cls_with_init: Any) -> ClassWithInitArgs:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fanfold.ray.arguments import existing_members, meeting_point, recipe_of, uses_gpu, visibility
+from fanfold.ray.arguments import (
+    existing_members,
+    meeting_point,
+    pool_of,
+    recipe_of,
+    refuse_members_and_pool,
+    uses_gpu,
+    visibility,
+)
 from fanfold.ray.backend import RayBackend
 from fanfold.ray.birth import GroupBirth
 from fanfold.ray.cluster import current_namespace, require_cluster
@@ -36,7 +44,7 @@ from fanfold.worker import (
     StartedRank,
 )
 from fanfold.worker.bind import check_class
-from fanfold.worker.group import unique_prefix
+from fanfold.worker.group import check_limits, unique_prefix
 from fanfold.worker.limits import WARN_AFTER
 from fanfold.worker.options import DEFAULTS, CallOptions
 from fanfold.worker.typos import refuses_typos
@@ -125,6 +133,7 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
         warn_after: float | None = WARN_AFTER,
     ) -> None:
         require_cluster("a worker group")
+        check_limits(start_timeout, call_timeout, warn_after)
         recipe, policy = recipe_of(ray_cls_with_init), as_policy(on_failure)
         runtime_env = nsight_environment(profile_steps, worker_nsight_options)
         where = current_namespace() if namespace is None else namespace
@@ -133,18 +142,11 @@ class RayWorkerGroup(RanksOnCluster[WorkerT]):
                 existing_members(worker_names, worker_handles, where), recipe.cls, name_prefix, where, call_timeout
             )
             return
-        if worker_names is not None or worker_handles is not None:
-            raise GroupUsageError(
-                "worker_names and worker_handles are for workers that exist; leave out resource_pool then"
-            )
+        refuse_members_and_pool(worker_names, worker_handles)
         warn_of_uv_run()
         prefix = unique_prefix() if name_prefix is None else name_prefix
         check_class(recipe.cls, type(self))  # what is wrong with it is said before anything is placed
-        pool = (
-            resource_pool
-            if isinstance(resource_pool, RayResourcePool)
-            else RayResourcePool(resource_pool, detached=detached)
-        )
+        pool = pool_of(resource_pool, detached=detached)
         birth = GroupBirth(prefix, where, pool, detached=detached, keep_for=seconds_of(keep_for, "keep_for"))
         with birth.all_or_nothing():
             pool.get_placement_groups("STRICT_PACK" if bin_pack else "PACK", name=birth.pool_name)

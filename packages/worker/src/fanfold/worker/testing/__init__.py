@@ -1,11 +1,11 @@
 """The tests that every backend has to pass, for backends of other people too; and a backend that fails on purpose.
 
-It is a pytest plugin. In the `pyproject.toml` of the backend's package:
+It is a pytest plugin. In the `pyproject.toml` of the backend's package::
 
     [tool.pytest.ini_options]
     addopts = ["-p", "fanfold.worker.testing"]
 
-and one class in its tests, whose name begins with `Test`:
+and one class in its tests, whose name begins with `Test`::
 
     from fanfold.worker import WorkerGroup
     from fanfold.worker.testing import Ability, Conformance
