@@ -51,6 +51,11 @@ class ProbeTrainer(MegatronTrainer):
         return sum(storages.values())
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def random_states(self) -> dict[str, torch.Tensor]:
+        """Return what this rank's next step draws from."""
+        return {name: state.clone() for name, state in self._built.random.items()}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def count_threads(self) -> int:
         """Count this process's threads, those of C++ too."""
         return len(list(Path("/proc/self/task").iterdir()))

@@ -23,6 +23,7 @@ from fanfold.megatron.parallel import accepted
 from torch.distributed.checkpoint.api import CheckpointException
 
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing import ShardedObject
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def save(built: Built, model: ModelConfig, place: CheckpointPath, *, limit: floa
 def load(built: Built, model: ModelConfig, root: Path, step: int | None, *, optimizer: bool) -> int:
     """Read a checkpoint into this rank's part.
 
+    The random states come with the optimizer, where the layout is the one that was saved in; else they start anew.
+
     Args:
         built: This rank's part.
         model: The whole model's config.
@@ -90,7 +93,10 @@ def load(built: Built, model: ModelConfig, root: Path, step: int | None, *, opti
     _everywhere(None, "find the checkpoint", lambda: found.append(directories.find(root, step)))
     place = found[0]
     _everywhere(place, "compare", lambda: _check_fits(built, model, place, optimizer=optimizer))
-    _everywhere(place, "read", lambda: _read(built, place, optimizer=optimizer))
+    same_layout = optimizer and directories.read_about(place).get("layout") == _layout(built)
+    if not same_layout:
+        built.draw_anew(place.step if optimizer else 0)
+    _everywhere(place, "read", lambda: _read(built, place, optimizer=optimizer, random=same_layout))
     return place.step
 
 
@@ -165,12 +171,14 @@ def _check_done(limit: float, *, done: bool) -> None:
         raise CheckpointError(f"writing was not over within {limit:g} s; is the file system slow, or a writer gone?")
 
 
-def _read(built: Built, place: CheckpointPath, *, optimizer: bool) -> None:
+def _read(built: Built, place: CheckpointPath, *, optimizer: bool, random: bool) -> None:
     with warnings.catch_warnings():
         # torch's reader is on its way from one class of sharded tensors to another, and says so for each tensor.
         warnings.simplefilter("ignore", FutureWarning)
-        state = dist_checkpointing.load(_state(built, loading=True, optimizer=optimizer), str(place.final))
+        asked = _state(built, loading=True, optimizer=optimizer, random=random)
+        state = dist_checkpointing.load(asked, str(place.final))
     built.module.load_state_dict(state["model"])
+    built.random.update(state.get("random", {}))
     if optimizer:
         _read_moments(built, state["optimizer"])
     else:
@@ -208,13 +216,24 @@ def _check_reshardable(built: Built) -> None:
         )
 
 
-def _state(built: Built, *, loading: bool, optimizer: bool = True) -> dict[str, Any]:
+def _state(built: Built, *, loading: bool, optimizer: bool = True, random: bool = True) -> dict[str, Any]:
     weights = built.module.sharded_state_dict()
     if not optimizer:
         return {"model": weights}
     _check_reshardable(built)
     further = {"metadata": _RESHARDABLE} if _is_distributed(built) else {}
-    return {"model": weights, "optimizer": built.optimizer.sharded_state_dict(weights, is_loading=loading, **further)}
+    moments = built.optimizer.sharded_state_dict(weights, is_loading=loading, **further)
+    state = {"model": weights, "optimizer": moments}
+    return {**state, "random": _random(built)} if random else state
+
+
+def _random(built: Built) -> ShardedObject:
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return ShardedObject("random", built.random, global_shape=(ranks,), global_offset=(rank,))
+
+
+def _layout(built: Built) -> dict[str, Any]:
+    return {**asdict(built.parallel), "device": built.device.type}
 
 
 def _check_fits(built: Built, model: ModelConfig, place: CheckpointPath, *, optimizer: bool) -> None:
@@ -238,7 +257,7 @@ def _check_fits(built: Built, model: ModelConfig, place: CheckpointPath, *, opti
 
 def _about(built: Built, model: ModelConfig, place: CheckpointPath) -> dict[str, Any]:
     about = {"format": _FORMAT, "step": place.step, "model": asdict(model)}
-    return {**about, **_kind(built), "shapes": _shapes(built)}
+    return {**about, **_kind(built), "layout": _layout(built), "shapes": _shapes(built)}
 
 
 def _kind(built: Built) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class ModelConfig:
         norm_epsilon: What RMS norm adds below the root.
         share_embeddings: Whether the output layer is the input embedding.
         init_std: Standard deviation of the initial weights.
+        hidden_dropout: Share of the residual stream that training drops, behind the embedding and each sublayer. With
+            dropout, layouts draw different numbers: they agree in distribution, no longer in each number.
+        attention_dropout: Share of attention weights that training drops.
         head: What the last layer says: `language` the next token, `value` one number at each position (a critic).
     """
 
@@ -46,6 +49,8 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     share_embeddings: bool = False
     init_std: float = 0.02
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
     head: Literal["language", "value"] = "language"
 
     def __post_init__(self) -> None:
@@ -55,6 +60,9 @@ class ModelConfig:
                 raise ModelConfigError(f"{field}={size!r} must be a whole number of 1 or more")
         if self.head not in ("language", "value"):
             raise ModelConfigError(f"head={self.head!r} must be 'language' or 'value'")
+        for field in ("hidden_dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise ModelConfigError(f"{field}={getattr(self, field)} must be at least 0 and below 1")
         self._must_divide("num_attention_heads", "hidden_size")
         if self.num_query_groups is not None:
             self._must_divide("num_query_groups", "num_attention_heads")

@@ -7,12 +7,14 @@ H heads, G key and value heads, d head size; `h` hidden size; C context-parallel
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 
 
@@ -54,6 +56,9 @@ class SdpaAttention(torch.nn.Module):
         super().__init__()
         self.scale = softmax_scale if softmax_scale is not None else 1 / math.sqrt(config.kv_channels)
         self.context_size = config.context_parallel_size
+        self.dropout = config.attention_dropout
+        # Megatron draws from the rank's own stream already where a block's sequence is divided.
+        self.has_own_stream = not config.sequence_parallel
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Attend.
@@ -75,9 +80,11 @@ class SdpaAttention(torch.nn.Module):
         if repeats > 1:
             key, value = (part.repeat_interleave(repeats, dim=2) for part in (key, value))
         query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, is_causal=allowed is None, scale=self.scale
-        )
+        dropout = self.dropout if self.training else 0.0
+        with get_cuda_rng_tracker().fork() if dropout and self.has_own_stream else nullcontext():
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=allowed is None, scale=self.scale
+            )
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
 

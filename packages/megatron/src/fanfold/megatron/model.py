@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fanfold.megatron import randomness
 from fanfold.megatron.device import tensor_device
 from fanfold.megatron.errors import ModelConfigError
 from fanfold.megatron.layers import Norm, SdpaAttention, ValueHead
@@ -66,6 +67,8 @@ class Built:
         optimizer: Megatron's optimizer over the model's weights.
         config: Megatron's own config of the model.
         head: `language` or `value`.
+        seed: Seed of the model.
+        random: The states of the random numbers that training draws.
     """
 
     parallel: ParallelConfig
@@ -75,6 +78,13 @@ class Built:
     optimizer: Any
     config: TransformerConfig
     head: str
+    seed: int
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def draw_anew(self, step: int) -> None:
+        """Start the random states from the seed, as after so many steps of another run."""
+        here = self.parallel.coordinates(torch.distributed.get_rank())
+        self.random.update(randomness.seeded(self.seed, here, self.device, step))
 
 
 def build(blueprint: Blueprint, parallel: ParallelConfig, plan: DevicePlan) -> Built:
@@ -93,7 +103,10 @@ def build(blueprint: Blueprint, parallel: ParallelConfig, plan: DevicePlan) -> B
         module.cuda(torch.cuda.current_device())
     wrapped = _wrap(module, config, plan, optimizer)
     made = _optimizer(wrapped, plan, optimizer)
-    return Built(parallel, tensor_device(plan), module, wrapped, made, config, model.head)
+    device = tensor_device(plan)
+    built = Built(parallel, device, module, wrapped, made, config, model.head, blueprint.seed)
+    built.draw_anew(0)
+    return built
 
 
 def release(built: Built) -> None:
@@ -135,8 +148,8 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: Devic
         activation_func=torch.nn.functional.silu,
         gated_linear_unit=True,
         add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
         # Without TransformerEngine and Apex there is nothing to fuse with, and the local norm refuses to persist.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,

@@ -128,7 +128,7 @@ class ModelWorker(MegatronWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron
     def save_checkpoint(self, path: str, keep: int | None = None, time_limit: float = 600.0) -> str:
-        """Write weights, optimizer and step to `path/step-<number>`, whole or not at all.
+        """Write weights, optimizer, random states and step to `path/step-<number>`, whole or not at all.
 
         Args:
             path: A directory on a file system that all nodes share.
@@ -157,8 +157,9 @@ class ModelWorker(MegatronWorker):
         Args:
             path: The same path.
             step: Which checkpoint; the newest when left out.
-            optimizer: Whether the optimizer's moments and the step are taken over too; otherwise training starts anew
-                from these weights.
+            optimizer: Whether the optimizer's moments, the random states and the step are taken over too; otherwise
+                training starts anew from these weights. Another layout than the one that wrote takes new random
+                states, from its seed and the step.
 
         Returns:
             The step that training goes on from.

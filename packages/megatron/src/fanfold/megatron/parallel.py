@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fanfold.megatron import randomness
 from fanfold.megatron.device import DevicePlan, SeenDevice, Wanted, megatron_device, plan_device, see_device
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # documented there
 from torch.distributed.rendezvous import rendezvous
 
-from megatron.core import parallel_state, tensor_parallel
+from megatron.core import parallel_state
 from megatron.core.models.common.embeddings import RotaryEmbedding, YarnRotaryEmbedding
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def start(parallel: ParallelConfig, info: RankInfo, wanted: Wanted) -> DevicePla
             plan.backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
         )
         _start_groups(parallel, timeout)
-        _seed(wanted.seed, plan)
+        randomness.start(wanted.seed, plan)
     return plan
 
 
@@ -98,12 +99,3 @@ def _start_groups(parallel: ParallelConfig, timeout: timedelta) -> None:
             create_gloo_process_groups=False,
         )
     )
-
-
-def _seed(seed: int, plan: DevicePlan) -> None:
-    # The tracker of inference keeps no CUDA generator state, so it works where there is no CUDA.
-    tracker = (
-        {"inference_rng_tracker": True, "force_reset_rng": True} if plan.kind == "cpu" else {"force_reset_rng": True}
-    )
-    seed_ranks = tensor_parallel.model_parallel_cuda_manual_seed
-    seed_ranks(seed, **accepted(seed_ranks, **tracker))

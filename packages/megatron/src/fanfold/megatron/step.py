@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fanfold.megatron import passes
+from fanfold.megatron import passes, randomness
 from fanfold.megatron.agreement import share_numbers
 from fanfold.megatron.vocab import log_probs_and_entropy
 
@@ -50,7 +50,8 @@ def forward_backward(built: Built, rows: Rows, plan: StepPlan, loss: TokenLoss) 
     built.wrapped.zero_grad_buffer()
     built.optimizer.zero_grad()
     forward = partial(_forward, loss=loss, targets=plan.targets, head=built.head)
-    reports = passes.run(built, rows, plan, forward, backward=True)
+    with randomness.drawing_from(built.random):
+        reports = passes.run(built, rows, plan, forward, backward=True)
     sums, names = _summed(reports, plan, built.device)
     return _losses(sums, names, len(rows), plan, built)
 
