@@ -24,6 +24,7 @@ from journal import read_lines
 from problems import ADDITIONS, padded
 from running import GRPO, environment
 from single import models_here
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from workers import Policy
 
 pytestmark = pytest.mark.timeout(400)
@@ -76,7 +77,7 @@ def single_run(ten: Path, out: Path, *options: str, steps: int = STEPS) -> dict[
 def reference(ten: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the toy's run."""
     out = tmp_path_factory.mktemp("single") / "run"
-    said = single_run(ten, out)
+    said = single_run(ten, out, "--tensorboard")
     assert said["steps"] == STEPS
     return out
 
@@ -97,6 +98,8 @@ def test_the_toy_says_all_there_is_to_know(reference: Path) -> None:
     assert lines[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert lines[-1]["kl"] > 1e-5
     assert all(set(line["seconds"]) == {"answers", "scores", "advantages", "learning"} for line in lines)
+    events = EventAccumulator(str(reference / "tensorboard")).Reload()
+    assert [entry.value for entry in events.Scalars("reward")] == pytest.approx([line["reward"] for line in lines])
     samples = read_lines(reference / "samples.jsonl")
     assert [sample["step"] for sample in samples] == [0] * 4 + [2] * 4 + [4] * 4
     for sample in samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -18,10 +19,12 @@ import single
 import torch
 from advantages import generalised_advantages, group_advantages, over_tokens, whitened
 from arguments import parse
+from board import BoardError, require_tensorboard, scalars, tensorboard
 from fanfold.dataproto import DataProto
 from fanfold.worker import GroupCallError, WorkerGroup
 from journal import Journal, ResumeError, read_lines
 from problems import ADDITIONS, Problem, TaskFileError, examples_of_step, prompts_of_step, read_problems
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from workers import Judge, RewardError, merged_metrics
 
 ROOM = 29
@@ -288,3 +291,30 @@ def test_the_picture_has_a_line_for_each_run(tmp_path: Path) -> None:
     assert points[0] == "56.0,256.0 340.0,16.0"
     assert points[2] == points[3] == "56.0,136.0 340.0,136.0 624.0,136.0"
     assert "seed 1" in drawn
+
+
+def test_several_numbers_are_one_scalar() -> None:
+    metrics = {"reward": 1, "loss": [1.0, 2.0], "seconds": {"answers": 0.5, "scores": 2}}
+    assert scalars(metrics) == {"reward": 1.0, "loss": 1.5, "seconds/answers": 0.5, "seconds/scores": 2.0}
+
+
+def test_metrics_are_written_for_tensorboard_once_a_step(tmp_path: Path) -> None:
+    for steps in (range(3), range(1, 4)):  # the second run goes on after the first step
+        with tensorboard(tmp_path / "tensorboard", steps[0]) as write:
+            for step in steps:
+                write(step, {"reward": step / 4 + steps[0], "loss": [0.5, 1.5]})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(entry.step, entry.value) for entry in events.Scalars("reward")] == [(0, 0), (1, 1.25), (2, 1.5), (3, 1.75)]
+    assert [entry.value for entry in events.Scalars("loss")] == [1.0] * 4
+
+
+def test_tensorboard_that_is_not_installed_is_said_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(BoardError, match="uv pip install tensorboard"):
+        require_tensorboard()
+    asked = parse("", arguments=["--tensorboard", "--out", str(tmp_path / "run")])
+    assert arguments.report(None, asked) == 1  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()

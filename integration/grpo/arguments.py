@@ -8,11 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from board import BoardError, require_tensorboard, tensorboard
 from fanfold.dataproto import FanfoldError as DataError
 from fanfold.dispatch import FanfoldError
 from journal import Journal, ResumeError
@@ -20,7 +21,7 @@ from loop import SIZES, Models, Settings, train
 from problems import ADDITIONS, TaskFileError, read_problems
 from workers import RewardError, is_right
 
-EXPECTED = (FanfoldError, DataError, TaskFileError, ResumeError, RewardError)
+EXPECTED = (FanfoldError, DataError, TaskFileError, ResumeError, RewardError, BoardError)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Arguments:
         tasks: The file of problems.
         out: The folder of the run.
         resume: Whether to go on from the last checkpoint there.
+        tensorboard: Whether the metrics are written for TensorBoard too, into `out`/tensorboard.
         device: `auto`, `cpu` or `cuda`.
         backend: What runs the ranks.
         placement: `colocated`: all models in the same processes; `split`: each in processes of its own.
@@ -49,6 +51,7 @@ class Arguments:
     tasks: Path = ADDITIONS
     out: Path = Path("grpo-run")
     resume: bool = False
+    tensorboard: bool = False
     device: str = "auto"
     backend: str = "inline"
     placement: str = "colocated"
@@ -75,6 +78,7 @@ def parse(description: str | None, *, groups: bool = False, arguments: list[str]
     run.add_argument("--tasks", type=Path, default=ADDITIONS, help="JSON lines of problems (default: additions)")
     run.add_argument("--out", type=Path, default=Path("grpo-run"), help="folder of the run (default: %(default)s)")
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    run.add_argument("--tensorboard", action="store_true", help="write the metrics for TensorBoard too")
     run.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(default: %(default)s)")
     run.add_argument("--debug", action="store_true", help="show stack traces")
     _add_settings(options.add_argument_group("what is learnt"))
@@ -141,14 +145,19 @@ def run(make_models: Callable[[Arguments], AbstractContextManager[Models]], chos
         What came out: rewards of the first step and mean of the last five, and seconds.
     """
     began, settings = time.perf_counter(), chosen.settings
+    if chosen.tensorboard:
+        require_tensorboard()
     problems = read_problems(chosen.tasks, SIZES.max_sequence_length - settings.max_new_tokens)
     kept = {name: value for name, value in asdict(settings).items() if name != "steps"}
     journal = Journal(chosen.out, kept, settings.samples_every)
     if not (chosen.resume or chosen.attach):
         journal.refuse_another_run()
-    with make_models(chosen) as models:
+    with ExitStack() as ends:
+        models = ends.enter_context(make_models(chosen))
         done = models.start(settings, journal, resume=chosen.resume)
         journal.forget_after(done)
+        if chosen.tensorboard:
+            journal.boards.append(ends.enter_context(tensorboard(chosen.out / "tensorboard", done)))
         ready = time.perf_counter()
         train(models, problems, settings, journal)
         models.enter("learning")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from board import Write
 from fanfold.dataproto import DataProto
 from rich.console import Console
 
@@ -29,6 +30,7 @@ class Journal:
         self.settings = settings
         self.samples_every = samples_every
         self.rewards: list[float] = []
+        self.boards: list[Write] = []
         self._console = Console(stderr=True, highlight=False)
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,6 +52,8 @@ class Journal:
         """Write a step's metrics, some of its samples, and one line for people."""
         self.rewards.append(metrics["reward"])
         self._append("metrics.jsonl", {"step": step, **metrics})
+        for write in self.boards:
+            write(step, metrics)
         if step % self.samples_every == 0:
             for row in range(min(4, len(batch))):
                 self._append("samples.jsonl", {"step": step, **sample_of(batch, row)})
