@@ -32,16 +32,16 @@ def tensorboard(folder: Path, first_step: int) -> Iterator[Write]:
     """Write metrics into `folder`; what an earlier run wrote there for `first_step` and later is not shown any more."""
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # as above
 
-    writer = SummaryWriter(str(folder), purge_step=first_step)  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder), purge_step=first_step)
 
     def write(step: int, metrics: Mapping[str, Any]) -> None:
         for name, value in scalars(metrics).items():
-            writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, step)
 
     try:
         yield write
     finally:
-        writer.close()  # type: ignore[no-untyped-call]
+        writer.close()
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
