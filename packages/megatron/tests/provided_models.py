@@ -27,3 +27,21 @@ def with_query_norms(model: ModelConfig, config: Any, /, *, pre_process: bool, p
 
 def nothing_of_the_kind(model: ModelConfig, _config: Any, /, *, pre_process: bool, post_process: bool) -> Any:
     return {"layers": model.num_layers, "first": pre_process, "last": post_process}
+
+
+def with_state_beside_weights(model: ModelConfig, config: Any, /, *, pre_process: bool, post_process: bool) -> Any:
+    """Return the Llama-like model with an attention that keeps a state, as TransformerEngine's do."""
+    from fanfold.megatron import ParallelConfig  # noqa: PLC0415  # as above
+    from fanfold.megatron.layers import SdpaAttention  # noqa: PLC0415  # as above
+    from fanfold.megatron.model import language_model  # noqa: PLC0415  # as above
+
+    class Stateful(SdpaAttention):
+        def get_extra_state(self) -> bytes:
+            return b"scales of fp8"
+
+        def set_extra_state(self, state: bytes) -> None:
+            assert state == b"scales of fp8"
+
+    assert pre_process
+    assert post_process
+    return language_model(model, ParallelConfig(data=1), config, Stateful)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fanfold.megatron import DeviceError
-from fanfold.megatron.device import DevicePlan, SeenDevice, megatron_device, plan_device
+from fanfold.megatron.device import DevicePlan, SeenDevice, megatron_device, plan_attention, plan_device
 
 CPU = DevicePlan("cpu", "gloo", "float32")
 NAMES = ("current_device", "synchronize", "current_stream")
@@ -81,3 +81,35 @@ def test_refused_where_cuda_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(DeviceError, match="this one sees 3"), megatron_device(CPU):
         pass
+
+
+PRODUCTION = DevicePlan("cuda", "nccl", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("plan", "request_", "installed", "wanted"),
+    [
+        (PRODUCTION, "auto", True, "transformer_engine"),
+        (PRODUCTION, "auto", False, "sdpa"),
+        (PRODUCTION, "sdpa", True, "sdpa"),
+        (PRODUCTION, "transformer_engine", True, "transformer_engine"),
+        (DevicePlan("cuda", "nccl", "float32"), "auto", True, "sdpa"),
+        (DevicePlan("cuda", "gloo", "bf16"), "auto", True, "sdpa"),
+        (CPU, "auto", True, "sdpa"),
+    ],
+)
+def test_what_computes_attention(plan: DevicePlan, request_: str, wanted: str, *, installed: bool) -> None:
+    assert plan_attention(plan, request=request_, installed=installed) == wanted
+
+
+@pytest.mark.parametrize(
+    ("plan", "request_", "installed", "text"),
+    [
+        (PRODUCTION, "transformer_engine", False, "it is not installed; say attention='auto' or 'sdpa'"),
+        (CPU, "transformer_engine", True, "it needs cuda nccl bf16, and the ranks have cpu gloo float32"),
+        (PRODUCTION, "flash", True, "attention='flash' must be 'auto', 'sdpa' or 'transformer_engine'"),
+    ],
+)
+def test_attention_that_cannot_be(plan: DevicePlan, request_: str, text: str, *, installed: bool) -> None:
+    with pytest.raises(DeviceError, match=text):
+        plan_attention(plan, request=request_, installed=installed)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Request = Literal["auto", "cpu", "cuda"]
+Attention = Literal["sdpa", "transformer_engine"]
 _CPU = torch.device("cpu")
 _DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "float32": torch.float32}
 
@@ -106,6 +107,29 @@ def plan_device(
             "(CUDA_VISIBLE_DEVICES='')"
         )
     return DevicePlan("cuda", "gloo" if shared else "nccl", precision or "bf16")  # type: ignore[arg-type]
+
+
+def plan_attention(plan: DevicePlan, *, request: str = "auto", installed: bool) -> Attention:
+    """Decide what computes attention: in no case the kind that keeps a matrix of T x T floats.
+
+    TransformerEngine's kernels without such a matrix are for CUDA and bf16 alone, and its context parallelism sends
+    between ranks, which gloo does not do with CUDA tensors.
+
+    Args:
+        plan: Where the ranks compute.
+        request: `auto` takes TransformerEngine where it is installed and can serve; the others are orders.
+        installed: Whether TransformerEngine is.
+
+    Raises:
+        DeviceError: The order cannot be followed.
+    """
+    if request not in ("auto", "sdpa", "transformer_engine"):
+        raise DeviceError(f"attention={request!r} must be 'auto', 'sdpa' or 'transformer_engine'")
+    fits = plan == DevicePlan("cuda", "nccl", "bf16")
+    if request == "transformer_engine" and not (fits and installed):
+        reason = "it is not installed" if fits else f"it needs cuda nccl bf16, and the ranks have {plan.describe()}"
+        raise DeviceError(f"attention='transformer_engine', and {reason}; say attention='auto' or 'sdpa'")
+    return "transformer_engine" if fits and installed and request != "sdpa" else "sdpa"
 
 
 def see_device(rank: int, local_rank: int, *, request: str) -> SeenDevice:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from fanfold.megatron import randomness
-from fanfold.megatron.device import tensor_device
+from fanfold.megatron.device import plan_attention, tensor_device
 from fanfold.megatron.errors import ModelConfigError
 from fanfold.megatron.layers import Norm, SdpaAttention, ValueHead
 from fanfold.megatron.parallel import accepted
@@ -15,6 +15,7 @@ from fanfold.megatron.weights import EMBEDDING, OUTPUT, VALUE, division_of, init
 
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.extensions import transformer_engine
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
@@ -46,12 +47,14 @@ class Blueprint:
         model: The sizes.
         optimizer: Adam's settings.
         seed: Seed of the initial weights.
+        attention: `auto`, `sdpa` or `transformer_engine`.
         provider: What makes the model instead of `language_model`, or None.
     """
 
     model: ModelConfig
     optimizer: OptimizerConfig
     seed: int
+    attention: str = "auto"
     provider: ModelProvider | None = None
 
 
@@ -95,7 +98,7 @@ def build(blueprint: Blueprint, parallel: ParallelConfig, plan: DevicePlan) -> B
     model, optimizer = blueprint.model, blueprint.optimizer
     config = transformer_config(model, parallel, plan)
     if blueprint.provider is None:
-        module = language_model(model, parallel, config)
+        module = language_model(model, parallel, config, _core_attention(plan, blueprint.attention))
         initialise(module, model, blueprint.seed)
     else:
         module = _provided(blueprint, blueprint.provider, parallel, config)
@@ -173,13 +176,22 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig, plan: Devic
     )
 
 
-def language_model(model: ModelConfig, parallel: ParallelConfig, config: TransformerConfig) -> GPTModel:
+def _core_attention(plan: DevicePlan, request: str) -> type:
+    if plan_attention(plan, request=request, installed=transformer_engine.HAVE_TE) == "sdpa":
+        return SdpaAttention
+    chosen: type = transformer_engine.TEDotProductAttention
+    return chosen
+
+
+def language_model(
+    model: ModelConfig, parallel: ParallelConfig, config: TransformerConfig, core_attention: type
+) -> GPTModel:
     """Make this stage's part of the model; the one place that names the class, which newer versions replace."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     last = stage == parallel.pipeline - 1
     module = GPTModel(
         config=config,
-        transformer_layer_spec=_block(model.num_layers // parallel.pipeline, model.ffn_hidden_size),
+        transformer_layer_spec=_block(model.num_layers // parallel.pipeline, model.ffn_hidden_size, core_attention),
         vocab_size=model.vocab_size,
         max_sequence_length=model.max_sequence_length,
         pre_process=stage == 0,
@@ -238,7 +250,7 @@ def set_learning_rate(built: Built, learning_rate: float) -> None:
         group["lr"] = learning_rate * group.get("lr_mult", 1.0)
 
 
-def _block(layers: int, ffn_hidden_size: int) -> TransformerBlockSubmodules:
+def _block(layers: int, ffn_hidden_size: int, core_attention: type) -> TransformerBlockSubmodules:
     layer = ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
@@ -248,7 +260,7 @@ def _block(layers: int, ffn_hidden_size: int) -> TransformerBlockSubmodules:
                 params={"attn_mask_type": AttnMaskType.causal},
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=ColumnParallelLinear,
-                    core_attention=SdpaAttention,
+                    core_attention=core_attention,
                     linear_proj=RowParallelLinear,
                     q_layernorm=IdentityOp,
                     k_layernorm=IdentityOp,

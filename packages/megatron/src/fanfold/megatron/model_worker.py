@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fanfold.dispatch import Dispatch, register
 from fanfold.megatron.config import ModelConfig, ModelProvider, OptimizerConfig, model_config
+from fanfold.megatron.device import plan_attention
 from fanfold.megatron.directories import CheckpointPath
 from fanfold.megatron.errors import CheckpointError, ModelConfigError, NotInitialisedError, OffloadedError
 from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
@@ -26,12 +28,16 @@ class ModelWorker(MegatronWorker):
     Args:
         model: A preset's name (`tiny`, `llama-1b`) or the sizes.
         optimizer: Adam's settings.
+        attention: What computes attention: `auto` takes TransformerEngine where it is installed and the ranks compute
+            in bf16 on CUDA with NCCL, else torch's `scaled_dot_product_attention`; `transformer_engine` and `sdpa` are
+            orders. A model of `model_provider` has its own.
         model_provider: What makes the model instead of the Llama-like one; see `ModelProvider`. Checkpoints work with
             it; `weights`, `state_digest` and Hugging Face's format, which know the Llama-like model's names, do not.
         worker: The arguments of `MegatronWorker`.
 
     Raises:
         ModelConfigError: There is no such preset.
+        DeviceError: TransformerEngine was ordered, and the ranks cannot use it.
         LayoutError: The layout does not divide the model or the ranks.
     """
 
@@ -40,10 +46,11 @@ class ModelWorker(MegatronWorker):
         *,
         model: ModelConfig | str = "tiny",
         optimizer: OptimizerConfig | None = None,
+        attention: Literal["auto", "sdpa", "transformer_engine"] = "auto",
         model_provider: ModelProvider | None = None,
         **worker: Any,
     ) -> None:
-        self.model_provider = model_provider
+        self.model_provider, self.attention = model_provider, attention
         self.model = model_config(model)
         self.optimizer = optimizer or OptimizerConfig()
         self.step = 0
@@ -53,6 +60,7 @@ class ModelWorker(MegatronWorker):
             self.model.check_layout(worker["parallel"])
         super().__init__(**worker)
         self.model.check_layout(self.parallel)
+        plan_attention(self.device, request=attention, installed=find_spec("transformer_engine") is not None)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron
@@ -77,7 +85,9 @@ class ModelWorker(MegatronWorker):
         self._release()
         engine = load_engine("model")
         with without_megatrons_warnings():
-            blueprint = engine.Blueprint(self.model, self.optimizer, self.seed, self.model_provider)
+            blueprint = engine.Blueprint(
+                self.model, self.optimizer, self.seed, attention=self.attention, provider=self.model_provider
+            )
             self._built = engine.build(blueprint, self.parallel, self.device)
         if checkpoint is not None:
             self.load_checkpoint(checkpoint)
