@@ -175,8 +175,9 @@ def _check_done(limit: float, *, done: bool) -> None:
 
 def _read(built: Built, place: CheckpointPath, *, optimizer: bool, random: bool) -> None:
     with warnings.catch_warnings():
-        # torch's reader is on its way from one class of sharded tensors to another, and says so for each tensor.
-        warnings.simplefilter("ignore", FutureWarning)
+        # torch warns Megatron-Core of classes on their way out, of the order of arguments, of ranks that read by
+        # themselves: nothing that a caller can change.
+        warnings.simplefilter("ignore")
         asked = _state(built, loading=True, optimizer=optimizer, random=random)
         state = dist_checkpointing.load(asked, str(place.final))
     _put_weights(built.module, state["model"])
