@@ -316,14 +316,16 @@ def integration_gpu(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `nox -s bench -- dataproto` runs packages/dataproto/bench/*.py; no name runs all there are."""
+    """Measure: `nox -s bench -- dataproto` runs packages/dataproto/bench/*.py, `-- plane` one of them; no name all."""
     python = everything(session) / "python"
-    names = [name for name in session.posargs if name in PACKAGES] or list(PACKAGES)
-    options = [argument for argument in session.posargs if argument not in PACKAGES]
-    scripts = [script for name in names for script in sorted((PACKAGES[name].folder / "bench").glob("[!_]*.py"))]
-    if not scripts:
+    scripts = {name: sorted((package.folder / "bench").glob("[!_]*.py")) for name, package in PACKAGES.items()}
+    known = {script.stem: [script] for found in scripts.values() for script in found} | scripts
+    names = [name for name in session.posargs if name in known] or list(PACKAGES)
+    options = [argument for argument in session.posargs if argument not in known]
+    chosen = list(dict.fromkeys(script for name in names for script in known[name]))
+    if not chosen:
         session.error(f"no bench/*.py in {', '.join(names)}")
-    for script in scripts:
+    for script in chosen:
         run(session, python, script, *options)
 
 

@@ -11,7 +11,7 @@ import ray
 import torch
 from fanfold.dataproto import DataProto
 from fanfold.dispatch import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from fanfold.ray import RayClassWithInitArgs, RayWorkerGroup
+from fanfold.ray import RayClassWithInitArgs, RayWorkerGroup, stage
 from fanfold.worker import Worker
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -62,6 +62,10 @@ class Reads(Worker):
     def reads(self, batch: DataProto) -> list[float]:
         return [float(batch["c0"].sum())]
 
+    @register(dispatch_mode=ND, reads=["c0"])
+    def reads_one(self, batch: DataProto) -> list[float]:
+        return [float(batch["c0"].sum())]
+
     @register(dispatch_mode=ND)
     def writes(self, batch: DataProto) -> list[float]:
         return [written(batch.batch)]
@@ -98,6 +102,9 @@ class Fanfold:
 
     def batch(self, tensors: Tensors, objects: Objects) -> Any:
         return DataProto.from_dict(tensors, objects)
+
+    def staged(self, batch: Any) -> Any:
+        return stage(batch)
 
     def call(self, how: str, batch: Any) -> Any:
         return getattr(self.group, how)(batch)

@@ -26,19 +26,33 @@ class _Nothing(_ModuleType):
             raise AttributeError(name)
         return type(name, (), {"__init__": lambda self, *_, **__: None})
 
+    def __reduce_ex__(self, protocol):
+        return _Nothing, (self.__name__,)
+
 
 class _Absent(_abc.MetaPathFinder, _abc.Loader):
     def find_spec(self, fullname, path, target=None):
         own = {"verl", "torch_npu", "modelscope", "torch", "fanfold", *_sys.stdlib_module_names}
         if fullname.split(".", 1)[0] in own or (fullname.startswith("ray.") and "experimental" not in fullname):
             return None
-        return _machinery.ModuleSpec(fullname, self, is_package=True)
+        return _machinery.ModuleSpec(fullname, self, is_package=True) if _is_asked_by_verl() else None
 
     def create_module(self, spec):
         return _Nothing(spec.name)
 
     def exec_module(self, module):
         pass
+
+
+def _is_asked_by_verl():
+    # Others know what to do without a package that is not there.
+    frame = _sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if name.split(".")[0] not in ("importlib", "_frozen_importlib", "_frozen_importlib_external"):
+            return name.split(".")[0] == "verl"
+        frame = frame.f_back
+    return False
 
 
 _absent = _Absent()

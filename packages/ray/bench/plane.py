@@ -4,9 +4,11 @@
     python packages/ray/bench/plane.py [--rounds N] [--ranks 2,4,8] [--tokens T] [--json FILE] [--without-verl]
 
 Batches have B rows of T tokens, four int64 and three float32 columns and one object column: "large" B=256 (92 MB at
-T=8192), "small" B=16, T=1024 (0.7 MB), "many" 64 columns, B=256, T=1024 (101 MB). A call goes to a group of tensor
-parallel x data parallel ranks, "reads" uses one column, "writes" writes into every column. Raw Ray has its shards in
-the store before the clock starts, as dicts of numpy arrays. Medians of alternating rounds; only ratios mean much.
+T=8192), "medium" B=64, T=4096 (12 MB), "small" B=16, T=1024 (0.7 MB), "many" 64 columns, B=256, T=1024 (105 MB). A
+call goes to a group of tensor parallel x data parallel ranks, "reads" uses one column, "writes" writes into every
+column. Raw Ray has its shards in the store before the clock starts, as dicts of numpy arrays. Medians of alternating
+rounds; only ratios mean much. The numbers before the lines are those of the targets; 7 and 8 are printed by
+the bench of dataproto, 9 by `groups`, 10 by those of dispatch, worker and dataproto; 6 by that of dispatch in detail.
 
 What the sides do differently: verl sends tensors through the pickle stream, consolidates, and gives each rank a copy
 that may be written; fanfold maps what is only read and copies what is written; raw Ray maps and copies nothing unless
@@ -97,6 +99,8 @@ class Bench:
             action()
         short = time.perf_counter() - began < _SHORT * len(sides)
         names = list(sides)
+        gc.collect()
+        gc.freeze()  # what is there is there to stay; looking through it each time would take longer than the calls
         for turn in range(self.rounds * (_MORE_OFTEN if short else 1)):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 gc.collect()
@@ -104,6 +108,7 @@ class Bench:
                 value = sides[name]()
                 times[name].append(1e3 * (time.perf_counter() - began))
                 del value
+        gc.unfreeze()
         return {name: statistics.median(each) for name, each in times.items()}
 
     def compare(
@@ -146,17 +151,15 @@ def puts_and_gets(bench: Bench, verl: Any, rows: int, tokens: int) -> None:
         else verl.DataProto.from_dict(tensors, {k: np.array(v, object) for k, v in objects.items()})
     )
     values = {"fanfold": mine, "bare numpy": bare} | ({} if theirs is None else {"verl": theirs})
-    megabytes = mine.nbytes / 1e6
+    size = f"{mine.nbytes / 1e6:.3g} MB"
     puts = {name: functools.partial(ray.put, value) for name, value in values.items()}
-    bench.compare(
-        f"1 put {megabytes:.0f} MB", puts, "bare numpy", {"bare numpy": ("most", 1.3), "verl": ("least", 7.0)}
-    )
+    bench.compare(f"1 put {size}", puts, "bare numpy", {"bare numpy": ("most", 1.3), "verl": ("least", 7.0)})
     references = {name: ray.put(value) for name, value in values.items()}
     gets = {name: functools.partial(ray.get, reference) for name, reference in references.items()}
-    bench.compare(f"2 get {megabytes:.0f} MB", gets, "bare numpy", {"bare numpy": ("most", 2.0)})
+    bench.compare(f"2 get {size}", gets, "bare numpy", {"bare numpy": ("most", 2.0)})
     small = ray.put(DataProto.from_dict(*batch(rows, max(1, tokens // 64))))
     sizes = {"fanfold": gets["fanfold"], "64 times smaller": functools.partial(ray.get, small)}
-    bench.compare(f"2 get {megabytes:.0f} MB, by size", sizes, "64 times smaller", {"64 times smaller": ("most", 1.5)})
+    bench.compare(f"2 get {size}, by size", sizes, "64 times smaller", {"64 times smaller": ("most", 1.5)})
 
 
 def calls(bench: Bench, sides: list[Any], label: str, shape: tuple[int, int, int], limits: Limits) -> None:
@@ -165,6 +168,19 @@ def calls(bench: Bench, sides: list[Any], label: str, shape: tuple[int, int, int
     for how in ("reads", "writes"):
         actions = {side.name: functools.partial(side.call, how, side.batch(tensors, objects)) for side in sides}
         bench.compare(f"{label}, {how}", actions, "raw Ray", limits[how])
+
+
+def ways(bench: Bench, fanfold: Any, raw: Any, label: str, shape: tuple[int, int, int]) -> None:
+    """Measure what a driver gains that says which column is read, or stores the batch once; there is no target."""
+    tensors, objects = batch(*shape)
+    given = fanfold.batch(tensors, objects)
+    actions = {
+        "fanfold": functools.partial(fanfold.call, "reads", given),
+        "with reads=": functools.partial(fanfold.call, "reads_one", given),
+        "staged": functools.partial(fanfold.call, "reads_one", fanfold.staged(given)),
+        raw.name: functools.partial(raw.call, "reads", raw.batch(tensors, objects)),
+    }
+    bench.compare(f"3 ways to call, {label}, reads", actions, raw.name, {})
 
 
 def chains(bench: Bench, sides: list[Any], label: str, shape: tuple[int, int, int]) -> None:
@@ -219,12 +235,11 @@ def memory(bench: Bench, side: Any, passes: int, shape: tuple[int, int, int]) ->
     """Figure 11: the driver's resident memory while batches go by that it only passes on."""
     tensors, objects = batch(*shape)
     given = side.batch({name: tensor[:, :1].contiguous() for name, tensor in tensors.items()}, objects)
-    megabytes = sum(tensor.nbytes for tensor in tensors.values()) / 1e6
     side.pass_on(given, shape[1])
     before = plane_sides.resident()
     most = max(side.pass_on(given, shape[1]) or plane_sides.resident() for _ in range(passes))
     grown = most - before
-    name = f"11 driver grows by, {passes} x {megabytes:.0f} MB passing, MB"
+    name = f"11 driver grows by, {passes} x {megabytes(shape):.0f} MB passing, MB"
     bench.note(Figure(name, grown, {}, "at most 20 MB", grown <= 20))  # noqa: PLR2004
     grown, own = side.grown(given, shape[1])
     bench.note(Figure("11 a rank grows by / its own rows", grown / own, {}, "at most 1.2x", grown <= 1.2 * own))
@@ -240,25 +255,40 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[Bench, str]:
             verl = plane_sides.verl_side()
             why = verl if isinstance(verl, str) else ""
             verl = None if why else verl
-    large = (256, arguments.tokens, 7)
+    large, small = (256, arguments.tokens, 7), (16, min(1024, arguments.tokens), 7)
     plans(bench)
-    puts_and_gets(bench, verl, 256, arguments.tokens)
-    for ranks in arguments.ranks:
-        data_parallel = max(1, ranks // 4) if ranks > 2 else ranks  # noqa: PLR2004
+    for rows, tokens, _ in (large, small):
+        puts_and_gets(bench, verl, rows, tokens)
+    last = arguments.ranks[-1]
+    layouts = [(ranks, min(2, ranks)) for ranks in arguments.ranks] + [(last, last)] * (last > 2)  # noqa: PLR2004
+    for ranks, data_parallel in layouts:
         layout = f"{ranks} ranks (TP {ranks // data_parallel} x DP {data_parallel})"
-        with RayResourcePool([ranks], cpus_per_process=1, max_colocate_count=8) as pool:
+        with RayResourcePool([ranks], cpus_per_process=2, max_colocate_count=8) as pool:
             pool.get_placement_groups()
             sides = [side(pool, data_parallel) for side in (plane_sides.Raw, plane_sides.Fanfold, verl) if side]
-            calls(bench, sides, f"3 call 92 MB, {layout}", large, BIG_CALLS)
-            calls(bench, sides, f"5 small call, {layout}", (16, 1024, 7), SMALL_CALLS)
+            calls(bench, sides, f"3 call {megabytes(large):.0f} MB, {layout}", large, BIG_CALLS)
+            calls(bench, sides, f"5 call {megabytes(small):.1f} MB, {layout}", small, SMALL_CALLS)
             chains(bench, sides, layout, large)
             tiny(bench, sides, layout)
-            if ranks == arguments.ranks[-1]:
-                calls(bench, sides, f"3 call 64 columns, {layout}", (256, 1024, 64), BIG_CALLS)
-                memory(bench, sides[1], 10, large)
+            if (ranks, data_parallel) == (last, min(2, last)):
+                more(bench, sides, layout, arguments.tokens)
             for side in sides:
                 side.close()
     return bench, why
+
+
+def megabytes(shape: tuple[int, int, int]) -> float:
+    """Return the size of the tensors of a batch."""
+    return sum(tensor.nbytes for tensor in batch(*shape)[0].values()) / 1e6
+
+
+def more(bench: Bench, sides: list[Any], layout: str, tokens: int) -> None:
+    """Measure what is measured for one layout only: other shapes, other ways to call, memory."""
+    medium, many = (64, tokens // 2, 7), (256, tokens // 8, 64)
+    calls(bench, sides, f"3 call {megabytes(medium):.0f} MB, {layout}", medium, BIG_CALLS)
+    calls(bench, sides, f"3 call {megabytes(many):.0f} MB in 64 columns, {layout}", many, BIG_CALLS)
+    ways(bench, sides[1], sides[0], layout, (256, tokens, 7))
+    memory(bench, sides[1], 10, (256, tokens, 7))
 
 
 def main() -> None:
@@ -269,7 +299,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--without-verl", action="store_true")
-    arguments = parser.parse_args()
+    arguments, began = parser.parse_args(), time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(os.environ.get("FANFOLD_BENCH_VERL", temporary))
         sys.path.append(str(folder))
@@ -277,7 +307,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         ray.init(
             address="local",
-            num_cpus=10,
+            num_cpus=20,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -285,6 +315,7 @@ def main() -> None:
             object_store_memory=4 << 30,
         )
         ray.put(0)  # Ray looks for other packages at its first put, and is not to meet what stands in for them below
+        logging.getLogger("fanfold.ray").setLevel(logging.ERROR)  # it is right: the same batch is sent again and again
         bench, why = measure(arguments, folder)
         ray.shutdown()
     facts = {
@@ -292,8 +323,12 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
+        "rounds": arguments.rounds,
+        "seconds": round(time.perf_counter() - began),
+        "nemo-rl": "left out: what the package registry has under this name is empty",
     }
     found = {**facts, "verl": why or _verl.VERSION, "figures": [figure._asdict() for figure in bench.figures]}
+    print(f"verl: {found['verl']}; NeMo-RL: {facts['nemo-rl']}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(json.dumps(found))
