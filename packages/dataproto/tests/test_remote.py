@@ -275,3 +275,46 @@ def test_a_part_by_name() -> None:
     shelf = Shelf()
     part = Part(Header("any", 2, ("i",)), shelf.put(numbered(0, 2)))
     assert DataProtoFuture.of(shelf, [part]).headers() == [Header("any", 2, ("i",))]
+
+
+def stored_apart(shelf: Shelf, batch: DataProto, *names: str) -> Part:
+    tensors = list(header_of(batch.select(None, [])).columns)
+    columns = {name: shelf.put(batch.select([name], []) if name in tensors else None) for name in names}
+    others = [name for name in tensors if name not in names]
+    frame = batch.select([], [])
+    return Part(shelf.put(header_of(batch)), shelf.put(frame), columns, shelf.put(batch.select(others)))
+
+
+def test_only_what_is_asked_for_is_fetched_of_what_was_stored_apart() -> None:
+    shelf = Shelf()
+    batches = [
+        DataProto.from_dict({name: torch.arange(3) + at for name in "xyz"}, {"s": [str(at)] * 3}, {"k": 1})
+        for at in range(2)
+    ]
+    whole = DataProto.concat(batches)
+    parts = [stored_apart(shelf, batch, "x", "y") for batch in batches]
+    for future in (DataProtoFuture.of(shelf, parts), pickle.loads(pickle.dumps(DataProtoFuture.of(shelf, parts)))):
+        future._store = shelf
+        expected: dict[tuple[str, ...], list[Any]] = {
+            ("x",): [[part.payload, part.columns["x"]] for part in parts],  # type: ignore[index]
+            ("y", "s"): [[part.payload, part.rest, part.columns["y"]] for part in parts],  # type: ignore[index]
+            ("z",): [[part.payload, part.rest] for part in parts],
+        }
+        for names, handles in expected.items():
+            del shelf.fetched[:]
+            tensors = [name for name in names if name != "s"]
+            assert future.select(names).get().equals(whole.select(tensors, ["s"] if "s" in names else []))
+            assert shelf.fetched == [handle for each in handles for handle in each]
+        assert future.get().equals(whole)
+        assert future.slice(2, 5).select(["x"]).get()["x"].tolist() == [2, 1, 2]
+
+
+def test_what_was_to_be_stored_apart_and_is_not_there() -> None:
+    shelf = Shelf()
+    future = DataProtoFuture.of(shelf, [stored_apart(shelf, numbered(0, 3), "i", "none")])
+    assert future.get().equals(numbered(0, 3))
+    assert future.select(["i"]).get()["i"].tolist() == [0, 1, 2]
+    with pytest.raises(MissingKeyError, match="there is no column 'none', which was to be stored apart"):
+        future.select(["none"]).get()
+    with pytest.raises(MissingKeyError, match="there is no column 'other'"):
+        future.select(["other"]).get()

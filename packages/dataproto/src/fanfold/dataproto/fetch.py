@@ -44,13 +44,17 @@ class Take:
         """What must be fetched."""
         if self.part.columns is None:
             return [self.part.payload]
-        names = tuple(self.part.columns) if self.names is None else self.names
-        if self.lenient:
-            names = tuple(name for name in names if name in self.part.columns)
-        for name in names:
-            if name not in self.part.columns:
-                raise MissingKeyError(f"there is no column {name!r}; the producer stored {sorted(self.part.columns)}")
-        return [self.part.payload, *(self.part.columns[name] for name in names)]
+        apart, others = self.named()
+        if others and not self.lenient and self.part.rest is None:
+            raise MissingKeyError(f"there is no column {others[0]!r}; the producer stored {sorted(self.part.columns)}")
+        takes_rest = self.part.rest is not None and (self.names is None or bool(others))
+        return [self.part.payload, *[self.part.rest] * takes_rest, *(self.part.columns[name] for name in apart)]
+
+    def named(self) -> tuple[list[str], list[str]]:
+        """Which columns are wanted: those that are stored apart, and others."""
+        known = self.part.columns or {}
+        names = tuple(known) if self.names is None else self.names
+        return [name for name in names if name in known], [name for name in names if name not in known]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Join:
 
 
 Wanted: TypeAlias = Take | Join
+
+_LEFT = -1  # the position of a rest that is not fetched, for no name is in it
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ def _by_position(wanted: Wanted, place: Mapping[Any, int]) -> Wanted:
         return replace(wanted, items=tuple(_by_position(item, place) for item in wanted.items))
     columns = wanted.part.columns
     used = None if columns is None else {name: place[columns[name]] for name in columns if columns[name] in place}
-    return replace(wanted, part=Part(None, place[wanted.part.payload], used))
+    rest = None if wanted.part.rest is None else place.get(wanted.part.rest, _LEFT)
+    return replace(wanted, part=Part(None, place[wanted.part.payload], used, rest))
 
 
 def plan(node: Node, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader) -> Wanted:
@@ -184,17 +191,32 @@ def assemble(wanted: Wanted, values: Mapping[Any, Any]) -> Any:
 
 
 def _cut_value(wanted: Take, values: Mapping[Any, Any]) -> Any:
-    handles = wanted.handles()
-    found = values[handles[0]]
+    found = values[wanted.part.payload]
     if wanted.part.columns is not None:
-        found = _joined_beside([found, *(values[handle] for handle in handles[1:])])
+        found = _put_beside(wanted, found, [values[handle] for handle in wanted.handles()[1:]])
     elif wanted.names is not None:
         found = _selected(found, _present(found, wanted) if wanted.lenient else wanted.names)
     return found if wanted.first is None else found[wanted.first : wanted.last]
 
 
+def _put_beside(wanted: Take, frame: Any, values: list[Any]) -> Any:
+    apart, others = wanted.named()
+    rest = values.pop(0) if len(values) > len(apart) else None
+    if rest is not None and wanted.names is not None:
+        rest = _selected(rest, [name for name in others if not wanted.lenient or name in _names_of(rest)])
+    absent = [name for name, value in zip(apart, values, strict=True) if value is None]
+    there = [value for value in (rest, *values) if value is not None]
+    if absent and wanted.names is not None and (not wanted.lenient or not any(map(_names_of, there))):
+        raise MissingKeyError(f"there is no column {absent[0]!r}, which was to be stored apart")
+    return _joined_beside([frame, *there]) if there or isinstance(frame, DataProto) else frame
+
+
+def _names_of(value: Any) -> Sequence[str]:
+    return list(value.keys()) if isinstance(value, TensorDictBase) else column_names(value)
+
+
 def _present(value: Any, wanted: Take) -> Sequence[str]:
-    names, known = wanted.names or (), value.keys() if isinstance(value, TensorDictBase) else column_names(value)
+    names, known = wanted.names or (), _names_of(value)
     present = [name for name in names if name in known]
     if names and not present:
         raise MissingKeyError(f"there is none of the columns {sorted(names)}; there are {sorted(known)}")

@@ -94,11 +94,14 @@ class Part:
         header: a `Header`, or the handle of one
         payload: the handle of the batch; where `columns` is given, of its row count and metadata only
         columns: handles of columns that are stored apart
+        rest: the handle of the other columns, where only some are apart. Values are None then for what turned out not
+            to be there.
     """
 
     header: Any
     payload: Any
     columns: Mapping[str, Any] | None = None
+    rest: Any = None
 
 
 @dataclass(frozen=True)
