@@ -66,6 +66,7 @@ def test_everything_that_can_be_said() -> None:
         balance="tokens",
         reads=["input_ids"],
         inputs="readonly",
+        apart=["responses", "log_probs"],
         merge={"loss": "mean"},
         timeout=30,
     )
@@ -82,6 +83,7 @@ def test_everything_that_can_be_said() -> None:
         "balance": "tokens",
         "reads": ("input_ids",),
         "inputs": "readonly",
+        "apart": ("responses", "log_probs"),
         "merge": {"loss": "mean"},
         "timeout": 30,
         "kind": "sync",
@@ -125,6 +127,7 @@ def test_a_dict_mode_is_copied() -> None:
         ({"balance": 3}, "balance is 3, expected a column name or a function of the batch"),
         ({"reads": "input_ids"}, r"reads is 'input_ids', expected a list of column names such as \['input_ids'\]"),
         ({"reads": [1]}, r"reads is \[1\], expected a list of column names"),
+        ({"apart": "responses"}, r"apart is 'responses', expected a list of column names"),
         ({"merge": "average"}, "merge rule is 'average', expected one of same, first, last"),
         ({"timeout": 0}, "timeout is 0, expected seconds above 0, or None"),
         ({"timeout": True}, "timeout is True, expected seconds above 0"),

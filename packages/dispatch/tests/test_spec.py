@@ -82,6 +82,7 @@ def test_fields_and_defaults() -> None:
         ("balance", None),
         ("reads", None),
         ("inputs", "writable"),
+        ("apart", ()),
         ("merge", None),
         ("timeout", None),
         ("kind", "sync"),

@@ -32,6 +32,7 @@ def register(  # noqa: PLR0913  one place to say everything about a method
     balance: Weights | None = None,
     reads: Sequence[str] | None = None,
     inputs: Inputs = "writable",
+    apart: Sequence[str] = (),
     merge: Merge | None = None,
     timeout: float | None = None,
 ) -> Callable[[F], F]:
@@ -49,6 +50,8 @@ def register(  # noqa: PLR0913  one place to say everything about a method
         balance: weights by which rows are dealt out: a column name, or a function of the batch.
         reads: the only columns that travel.
         inputs: "readonly" for a method that never writes into its batches.
+        apart: columns of what it returns that are kept each by itself, where results stay with the ranks: whoever reads
+            some of them brings no others.
         merge: a rule by which results become one value, or a dict of rules by key: same, first, last, mean, sum, min,
             max, list, or a function of the list of values.
         timeout: seconds a call may take; None for the group's own limit.
@@ -101,7 +104,8 @@ def _spec(where: str, function: Callable[..., Any], options: Mapping[str, Any]) 
     checked = {
         "dispatch_mode": _checked_mode(where, options["dispatch_mode"]),
         "balance": _checked_balance(where, options["balance"]),
-        "reads": _checked_reads(where, options["reads"]),
+        "reads": None if options["reads"] is None else _checked_columns(where, "reads", options["reads"]),
+        "apart": _checked_columns(where, "apart", options["apart"]),
         "merge": check_merge(where, options["merge"]),
         "timeout": _checked_timeout(where, options["timeout"]),
     }
@@ -135,12 +139,12 @@ def _checked_balance(where: str, balance: Any) -> Any:
     return balance
 
 
-def _checked_reads(where: str, reads: object) -> tuple[str, ...] | None:
-    if reads is None:
-        return None
-    if isinstance(reads, str) or not isinstance(reads, Sequence) or not all(isinstance(name, str) for name in reads):
-        raise RegistrationError(f"{where}: reads is {reads!r}, expected a list of column names such as ['input_ids']")
-    return tuple(reads)
+def _checked_columns(where: str, option: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise RegistrationError(
+            f"{where}: {option} is {names!r}, expected a list of column names such as ['input_ids']"
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _checked_timeout(where: str, timeout: Any) -> float | None:

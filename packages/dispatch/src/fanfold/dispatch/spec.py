@@ -37,6 +37,7 @@ class MethodSpec:
         balance: weights by which rows are dealt out: a column name or a function of the batch.
         reads: the only columns that travel; None for all.
         inputs: whether the method may write into its batches.
+        apart: columns of its results that are kept each by itself, where results stay with the ranks.
         merge: a rule by which results become one value, or rules by key.
         timeout: seconds a call may take; None for the group's own limit.
         kind: what calling the function gives.
@@ -50,6 +51,7 @@ class MethodSpec:
     balance: Weights | None = None
     reads: tuple[str, ...] | None = None
     inputs: Inputs = "writable"
+    apart: tuple[str, ...] = ()
     merge: Merge | None = None
     timeout: float | None = None
     kind: Kind = "sync"

@@ -56,7 +56,7 @@ class Request(NamedTuple):
     Every argument went through `Backend.place`; the worker sees the value that was placed. A rank whose result is not
     `wanted` runs the method and returns None, so that only what is collected travels. A `readonly` request promises not
     to write into its arguments: they may be shared memory. A result that `stays` is not brought by the caller: see
-    `abilities.Keeps`.
+    `abilities.Keeps`; the columns that are named in `apart` are then kept each by itself.
     """
 
     method: str | Callable[..., Any]
@@ -66,6 +66,7 @@ class Request(NamedTuple):
     wanted: bool = True
     readonly: bool = False
     stays: bool = False
+    apart: Sequence[str] = ()
 
     @property
     def label(self) -> str:

@@ -213,9 +213,9 @@ class CallingGroup(Generic[WorkerT]):
         self._ranks.wait_until_free(plan.ranks, deadline)
         placed = {piece: self._backend.place(self._value(plan, piece, spec, deadline)) for piece in plan.pieces()}
         members = [self._members[rank] for rank in plan.ranks]
-        method, readonly = self._how_to_call(function), spec.inputs == "readonly"
-        wanted = set(plan.collected)
-        requests = [self._request(plan, placed, method, rank, (rank in wanted, readonly, stays)) for rank in plan.ranks]
+        method, wanted = self._how_to_call(function), set(plan.collected)
+        how = {"readonly": spec.inputs == "readonly", "stays": stays, "apart": spec.apart if stays else ()}
+        requests = [self._request(plan, placed, method, rank, {**how, "wanted": rank in wanted}) for rank in plan.ranks]
         made = self._backend.kept_call if stays and isinstance(self._backend, Keeps) else Call
         return made(
             handles=self._send(members, requests),
@@ -244,7 +244,7 @@ class CallingGroup(Generic[WorkerT]):
         placed: Mapping[Any, Any],
         method: str | Callable[..., Any],
         rank: int,
-        how: tuple[bool, bool, bool],
+        how: Mapping[str, Any],
     ) -> Request:
         args, kwargs = plan.call_for(rank)
         context = CallContext(plan.method, rank, len(self._members), plan.padding(rank))
@@ -253,9 +253,7 @@ class CallingGroup(Generic[WorkerT]):
             args=[placed[piece] for piece in args],
             kwargs={name: placed[piece] for name, piece in kwargs.items()},
             context=context,
-            wanted=how[0],
-            readonly=how[1],
-            stays=how[2],
+            **how,
         )
 
     def _how_to_call(self, function: Callable[..., Any]) -> str | Callable[..., Any]:
