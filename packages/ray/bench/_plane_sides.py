@@ -156,15 +156,23 @@ class Raw:
         self.tiny(0)
 
     def batch(self, tensors: Tensors, objects: Objects) -> Any:
+        return [ray.put(shard) for shard in self.shards(tensors, objects)]
+
+    def shards(self, tensors: Tensors, objects: Objects) -> list[dict[str, Any]]:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()} | {
             name: np.array(cells, object) for name, cells in objects.items()
         }
         rows = len(next(iter(arrays.values()))) // self.data_parallel
-        shards = [
+        return [
             {name: array[at * rows : (at + 1) * rows] for name, array in arrays.items()}
             for at in range(self.data_parallel)
         ]
-        return [ray.put(shard) for shard in shards]
+
+    def staged(self, shards: Any) -> Any:
+        return shards  # they are in the store already
+
+    def put_and_call(self, how: str, shards: list[dict[str, Any]]) -> Any:
+        return self.call(how, [ray.put(shard) for shard in shards])
 
     def call(self, how: str, shards: Any) -> Any:
         return ray.get(

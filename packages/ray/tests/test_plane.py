@@ -25,7 +25,7 @@ from fanfold.worker import (
     ReadOnlyError,
     WorkerLostError,
 )
-from plane_workers import Maker, Reader, numbered, rich
+from plane_workers import Maker, Reader, kinds, numbered, rich
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,6 +223,28 @@ def test_every_kind_of_column_arrives_equal_by_every_path(
     assert readers.read(joined).equals(DataProto.concat([batch[9:11], batch[0:4]]))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("kind", list(kinds(1)))
+@pytest.mark.parametrize("rows", [7, 0])
+def test_batches_of_every_kind_arrive_equal_by_every_path(
+    kind: str, rows: int, makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any]
+) -> None:
+    batch = kinds(rows)[kind]
+    names = [*(batch.batch.keys() if batch.batch is not None else ()), *batch.non_tensor_batch]
+    assert readers.read(batch).equals(batch)
+    for future in (makers.same(batch), makers.in_pieces(batch), stage(batch).future()):
+        assert future.get().equals(batch)
+        assert pair.read(future).equals(batch)
+        assert readers.read(future).equals(batch)
+        assert readers.read(future.slice(1, 6)).equals(batch[1:6])
+        assert len(future) == rows
+        assert sorted(future.columns()) == sorted(names)
+    first, others = [names[0]], names[1:]
+    halves = makers.same(batch).select(first), stage(batch).future().select(others)
+    assert readers.read(halves[0].union(halves[1])).equals(batch)
+    assert readers.read(halves[0].union(halves[1]).slice(2, 5)).equals(batch[2:5])
+
+
 def test_fan_out_and_fan_in(makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], counted: Counted) -> None:
     future = makers.grow(numbered(6), WIDE)
     ways = [readers.twice(future) for _ in range(3)]
@@ -250,6 +272,43 @@ def test_only_the_columns_that_are_read_are_fetched(readers: RayWorkerGroup[Any]
     assert len(counted.put) == 4
 
 
+def test_columns_that_were_kept_apart_travel_alone(
+    makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any], counted: Counted
+) -> None:
+    batch = numbered(7, 50_000)
+    future = makers.in_pieces(batch)
+    put_so_far = len(counted.put)
+    assert future.columns() == ["i", "wide", "s"]
+    for narrow in (future.select(["i"]), future.select("s"), future.select(["i", "s"])):
+        assert readers.read(narrow).equals(narrow.get())
+        assert max(ledger(readers).bytes_fetched.values()) < 20_000
+    assert readers.total(future.select(["i"])) == [[3.0, 3], [7.0, 2], [11.0, 2]]
+    # Of each producer a frame and a column; of the second its header too, for it had a row of padding.
+    assert ledger(readers).parts == {0: 2, 1: 5, 2: 3}
+    assert pair.reads_one(future) == [[["i"], []]] * 2
+    assert max(ledger(pair).bytes_fetched.values()) < 20_000
+    assert len(counted.put) == put_so_far
+    assert counted.largest_got() < TRAVELS_WITH_CALL
+    assert readers.read(future).equals(batch)
+    assert min(ledger(readers).bytes_fetched.values()) > 1_000_000
+    assert future.get().equals(batch)
+    assert readers.read(future.slice(2, 6).select(["wide", "s"])).equals(batch[2:6].select(["wide"], ["s"]))
+
+
+def test_what_was_to_be_apart_and_is_not_there(makers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any]) -> None:
+    future = makers.in_pieces(numbered(4))
+    assert future.get().equals(numbered(4))
+    assert pair.read(future).equals(numbered(4))
+    with pytest.raises(MissingKeyError, match="there is no column 'wide', which was to be stored apart"):
+        pair.read(future.select(["wide"]))
+    every_kind = makers.in_pieces(rich(5))
+    assert every_kind.get().equals(rich(5))
+    assert pair.read(every_kind).equals(rich(5))
+    assert makers.no_pieces(numbered(4)).get() == [{"rows": 2}, {"rows": 2}]
+    with pytest.raises(GroupUsageError, match=r"Maker\.no_pieces returned builtins\.dict, which has no rows"):
+        len(makers.no_pieces(numbered(4)))
+
+
 def test_reads_narrows_what_is_put_and_refuses_before_anything_is(
     readers: RayWorkerGroup[Any], counted: Counted
 ) -> None:
@@ -269,7 +328,10 @@ def test_a_column_that_nobody_made_names_who_did_not(makers: RayWorkerGroup[Any]
     future = makers.same(numbered(7, WIDE))
     with pytest.raises(MissingKeyError, match="there is no column 'score'") as caught:
         readers.read(future.select(["score"]))
-    assert "the result of Maker.same from rank 0 (makersMaker_0:0" in str(caught.value)
+    assert "\nthe rows were to be made of the result of Maker.same from rank " in str(caught.value)
+    assert isinstance(caught.value, GroupCallError)
+    sources = [note for note in caught.value.by_rank()[0].__notes__ if "the result of" in note]
+    assert ["from rank 0 (makersMaker_0:0" in source for source in sources] == [True]
     with pytest.raises(MissingKeyError, match="there is no column 'score'"):
         stage(numbered(3)).select(["score"])
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 MEGABYTE = 1 << 20
+# FANFOLD_PASSED="50 200" lets 50 batches of 200 MB pass by.
+TIMES, SIZE = map(int, os.environ.get("FANFOLD_PASSED", "20 64").split())
 
 
 @contextmanager
@@ -67,15 +69,16 @@ def resident() -> int:
 
 
 def test_the_driver_stays_as_small_as_it_is_while_batches_pass_by(readers: RayWorkerGroup[Any]) -> None:
-    width, rows = 512 * 1024, 8  # 8 MB a row, 32 MB a part
+    rows = 8  # in two parts
+    width = SIZE * MEGABYTE // rows // 8
     with group_of(Maker, 2, "passing") as makers:
         given, before = numbered(rows), store_bytes()
         readers.total(makers.grow(given, width))
         small = resident()
-        for _ in range(30):
+        for _ in range(TIMES):
             assert readers.total(makers.grow(given, width)) == [[6.0, 4], [22.0, 4]]
             assert resident() < small + 10 * MEGABYTE
-            assert store_bytes() < before + 4 * 32 * 2 * MEGABYTE
+            assert store_bytes() < before + 4 * SIZE * MEGABYTE
         gc.collect()
         until(lambda: store_bytes() <= before, 30)
 

@@ -28,7 +28,7 @@ from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.passing import Assembled
 from fanfold.ray.profiling import Profiles, ProfileWindow
 from fanfold.ray.rendezvous import HeldPort, in_collectives
-from fanfold.ray.results import header_and_payload
+from fanfold.ray.results import kept_result, returns_of
 from fanfold.ray.sidedoor import SideDoor
 from fanfold.ray.travelling import errors_travel
 from fanfold.worker import ClassWithInitArgs, RankInfo
@@ -78,6 +78,7 @@ class Order(NamedTuple):
         wanted: Whether the result travels back.
         readonly: Whether the method promises not to write into its arguments.
         stays: Whether the result is returned as a header and a payload.
+        apart: Columns of the result that are returned each by itself then.
         parts: How many of the values, the last ones, are parts of arguments whose rows were elsewhere.
         checked: Whether that promise is checked.
     """
@@ -90,6 +91,7 @@ class Order(NamedTuple):
     stays: bool = False
     parts: int = 0
     checked: bool = False
+    apart: tuple[str, ...] = ()
 
 
 class RankProcess:
@@ -362,11 +364,12 @@ def _task_id() -> str:
 def _returned(process: RankProcess, order: Order, result: Any) -> Any:
     if not order.stays:
         return as_it_is(result) if order.wanted else None
-    return header_and_payload(result, f"{type(_instance(process, order.method)).__qualname__}.{order.context.method}")
+    method = f"{type(_instance(process, order.method)).__qualname__}.{order.context.method}"
+    return kept_result(result, method, order.apart)
 
 
 def _nothing(order: Order) -> Any:
-    return (None, None) if order.stays else None
+    return (None,) * returns_of(order.apart) if order.stays else None
 
 
 def _prepared(

@@ -18,6 +18,7 @@ from fanfold.ray.outcomes import fetch
 from fanfold.ray.parcels import placed
 from fanfold.ray.passing import Parts, Passed, passed_on
 from fanfold.ray.refs import Ref, value_of
+from fanfold.ray.results import returns_of
 from fanfold.ray.sidedoor import ring
 from fanfold.ray.starting import Circumstances, Launch, StartWatcher, end_actors
 from fanfold.worker import (
@@ -203,17 +204,18 @@ class RayBackend:
             stays,
             len(parts.references),
             checked=inputs_are_checked(),
+            apart=tuple(request.apart) if stays else (),
         )
         submit = getattr(rank.door, label, None) or rank.door.fanfold_call
         with phase("submit"):
-            submitted: Any = submit.options(name=label, num_returns=2 if stays else 1).remote(
+            submitted: Any = submit.options(name=label, num_returns=returns_of(order.apart) if stays else 1).remote(
                 order, *values, *parts.references
             )
         if (ledger := current_ledger()) is not None:
             ledger.note_sent(
                 rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]
             )
-        return Returned(*submitted) if stays else submitted
+        return Returned.of(submitted, order.apart) if stays else submitted
 
     def wait(self, handles: Sequence[Ref], limit: float) -> set[int]:
         """Return the positions of finished calls as soon as there is one, or an empty set after `limit` seconds."""

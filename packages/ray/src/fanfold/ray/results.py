@@ -13,7 +13,7 @@ from fanfold.ray.parcels import TRAVELS_WITH_CALL, Parcel, is_batch, opened, pac
 from fanfold.worker import GroupUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class ResultHeader(NamedTuple):
@@ -27,6 +27,7 @@ class ResultHeader(NamedTuple):
         meta: What belongs to the whole batch, where that is small.
         inside: The result itself, in a list, where it is small; else None.
         method: What was called, for messages.
+        in_pieces: Whether some columns are apart.
     """
 
     type: str
@@ -36,6 +37,7 @@ class ResultHeader(NamedTuple):
     meta: Mapping[str, Any] | None
     inside: list[Any] | None
     method: str
+    in_pieces: bool = False
 
     def described(self, rows: int | None) -> dict[str, Any]:
         """Return what the batch's own library wants to know, for that many rows.
@@ -56,28 +58,56 @@ class ResultHeader(NamedTuple):
         }
 
 
-def header_and_payload(result: Any, method: str) -> tuple[ResultHeader, Any]:
-    """Return what a rank returns instead of its result.
+def kept_result(result: Any, method: str, apart: Sequence[str]) -> tuple[Any, ...]:
+    """Return what a rank returns instead of its result: as many values as `returns_of` says.
+
+    Without `apart`: a header, and the payload or None where it is in the header. With it: a header, the batch without
+    columns, its other columns, and each that is to be apart by itself, or None where it has no such column. What has no
+    columns is the payload.
 
     Raises:
         NotPicklableError: The result cannot travel.
     """
     found = batch_type_of(result)
-    sent = result if is_batch(result) else pack(result, f"the result of {method}")
-    nbytes = (
-        sent.size if isinstance(sent, Parcel) else 0 if found is None or found.nbytes is None else found.nbytes(result)
-    )
+    if not apart:
+        return _header_and_payload(result, method)
+    if found is None or found.columns is None or found.select is None:
+        sent = _sent(result, method)
+        return _header(result, method, bytes_of(result, sent), inside=None), sent, *[None] * (1 + len(apart))
+    names, select = list(found.columns(result)), found.select
+    header = _header(result, method, bytes_of(result, result), inside=None)._replace(in_pieces=True)
+    columns = [_sent(select(result, [name]), method) if name in names else None for name in apart]
+    others = select(result, [name for name in names if name not in apart])
+    return header, _sent(select(result, []), method), _sent(others, method), *columns
+
+
+def _sent(value: Any, method: str) -> Any:
+    return value if is_batch(value) else pack(value, f"the result of {method}")
+
+
+def returns_of(apart: Sequence[str]) -> int:
+    """Return how many values a rank returns whose result stays with it."""
+    return 3 + len(apart) if apart else 2
+
+
+def _header_and_payload(result: Any, method: str) -> tuple[ResultHeader, Any]:
+    sent = _sent(result, method)
+    nbytes = bytes_of(result, sent)
     small = nbytes <= TRAVELS_WITH_CALL
-    header = ResultHeader(
+    return _header(result, method, nbytes, inside=[sent] if small else None), None if small else sent
+
+
+def _header(result: Any, method: str, nbytes: int, inside: list[Any] | None) -> ResultHeader:
+    found = batch_type_of(result)
+    return ResultHeader(
         type=f"{type(result).__module__}.{type(result).__qualname__}",
         rows=None if found is None else found.length(result),
         columns=() if found is None or found.columns is None else tuple(found.columns(result)),
         nbytes=nbytes,
         meta=_small_meta(result),
-        inside=[sent] if small else None,
+        inside=inside,
         method=method,
     )
-    return header, None if small else sent
 
 
 def opened_result(header: ResultHeader, payload: Any, *, readonly: bool = False) -> Any:

@@ -49,6 +49,7 @@ class Kept:
         padding: How many rows at its end are padding.
         call: Its call, in the process that made it; does not travel.
         position: Its place in that call.
+        beside: Where some columns are apart: those by name, and the rest; does not travel.
     """
 
     head: Ref
@@ -59,6 +60,7 @@ class Kept:
     padding: int = 0
     call: Producer | None = field(default=None, repr=False)
     position: int = 0
+    beside: tuple[Any, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         note_origin(self.payload, self)
