@@ -68,7 +68,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    ray.init(num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    # A cluster of its own, also where this machine has one already.
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
     batch = rows()
     group: Any = RayWorkerGroup(
         RayResourcePool(process_on_nodes=[1], use_gpu=False), RayClassWithInitArgs(Timed, model=MODEL, device="cpu")

@@ -15,8 +15,9 @@ from text import text_batch
 def test_the_clipped_objective_case_by_case() -> None:
     old = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0]])
     new = torch.log(torch.tensor([[1.0, 1.5, 1.5, 0.5, 0.5]]))
-    advantages = torch.tensor([[2.0, 2.0, -2.0, 2.0, -2.0]])
-    loss, seen = PolicyGradient(0.2, 0.3)(new, {"old_log_probs": old, "advantages": advantages})
+    columns = {"old_log_probs": old, "advantages": torch.tensor([[2.0, 2.0, -2.0, 2.0, -2.0]]), "entropy": old + 4.0}
+    loss, seen = PolicyGradient(0.2, 0.3)(new, columns)
+    assert seen["entropy"].flatten().tolist() == [4.0] * 5
     assert loss.flatten().tolist() == pytest.approx([-2.0, -2.6, 3.0, -1.0, 1.6])
     assert seen["clipped"].flatten().tolist() == [0.0, 1.0, 0.0, 0.0, 1.0]
     assert seen["kl_to_old"].flatten().tolist() == pytest.approx((new.exp() - new - 1).flatten().tolist())
@@ -25,14 +26,14 @@ def test_the_clipped_objective_case_by_case() -> None:
 def test_the_gradient_of_an_unclipped_step_is_the_advantage() -> None:
     new = torch.zeros(1, 3, requires_grad=True)
     columns = {"old_log_probs": torch.zeros(1, 3), "advantages": torch.tensor([[1.0, -2.0, 0.5]])}
-    (gradient,) = torch.autograd.grad(PolicyGradient()(new, columns)[0].sum(), new)
+    (gradient,) = torch.autograd.grad(PolicyGradient(report_entropy=False)(new, columns)[0].sum(), new)
     assert gradient.flatten().tolist() == pytest.approx([-1.0, 2.0, -0.5])
 
 
 def test_the_penalty_is_never_negative_and_zero_at_the_reference() -> None:
     log_probs = torch.linspace(-3, 3, 13)[None, :]
     columns = {"old_log_probs": log_probs, "advantages": torch.zeros(1, 13), "ref_log_probs": torch.zeros(1, 13)}
-    loss, seen = PolicyGradient(kl_coefficient=0.5)(log_probs, columns)
+    loss, seen = PolicyGradient(kl_coefficient=0.5, report_entropy=False)(log_probs, columns)
     assert float(loss.min()) == 0.0 == float(loss[0, 6])
     assert torch.equal(seen["kl_to_reference"] * 0.5, loss)
 
@@ -106,8 +107,11 @@ def test_the_entropy_is_that_of_the_scores_and_grows() -> None:
         batch = batch.union(DataProto.from_dict(tensors=columns))
         loss = PolicyGradient(entropy_coefficient=1.0, temperature=0.7)
         seen = [group.train_model(batch, loss=loss).meta_info["metrics"] for _ in range(5)]
+        after = group.compute_log_prob(batch, temperature=0.7).batch["entropy"]
+        watched = group.train_model(batch, loss=PolicyGradient(temperature=0.7)).meta_info["metrics"]["entropy"]
     entropies = [metrics["entropy"][0] for metrics in seen]
     assert entropies[0] == pytest.approx(float(scores["entropy"][:, 1:].mean()), abs=1e-5)
+    assert watched == pytest.approx([float(after[:, 1:].mean())], abs=1e-5)  # without a coefficient too
     assert seen[0]["kl_to_old"][0] == pytest.approx(0.0, abs=1e-6)
     assert seen[0]["loss"][0] == pytest.approx(-entropies[0], abs=1e-6)
     assert entropies == sorted(entropies)

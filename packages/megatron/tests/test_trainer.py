@@ -171,6 +171,22 @@ def test_a_bad_row_on_one_rank_is_an_error_on_all_and_harms_nothing(pool: RankPo
         assert metrics(group.train_model(text_batch(4, 16)))["step"] == 1
 
 
+def metrics_on_the_rank(worker: Any, batch: DataProto) -> dict[str, Any]:
+    seen: dict[str, Any] = worker.train_model(batch).meta_info["metrics"]
+    return seen
+
+
+def test_metrics_are_of_the_global_batch_and_once_for_each_replica(pool: RankPool, trainer: Any) -> None:
+    with on(pool, 2, parallel=ParallelConfig(data=2)) as group:
+        group.init_model()
+        seen = group.train_model(text_batch(3, 16)).meta_info["metrics"]
+    assert all(len(values) == 2 and values[0] == values[1] for values in seen.values())
+    inside = trainer.execute(metrics_on_the_rank, text_batch(3, 16))[0]
+    assert inside.keys() == seen.keys()
+    assert all(isinstance(value, int | float) for value in inside.values())
+    assert inside["loss"] == pytest.approx(seen["loss"][0], abs=1e-6)
+
+
 def test_nothing_to_predict(trainer: Any) -> None:
     with pytest.raises(BatchError, match="the global batch of 3 rows has nothing to predict"):
         trainer.train_model(text_batch(3, 1))

@@ -71,6 +71,8 @@ class PolicyGradient:
         kl_coefficient: Weight of the penalty; 0 needs no reference.
         entropy_coefficient: Weight of the entropy, which is taken off the loss.
         temperature: What logits are divided by: that of the sampling, and of the old and reference log-probabilities.
+        report_entropy: Whether the entropy is among the metrics where its coefficient is 0 too; without it, a step
+            needs the memory of one tensor of logits less.
 
     Raises:
         ModelConfigError: A negative setting, clip_low of 1 or more, or a temperature that is not above 0.
@@ -81,6 +83,7 @@ class PolicyGradient:
     kl_coefficient: float = 0.0
     entropy_coefficient: float = 0.0
     temperature: float = 1.0
+    report_entropy: bool = True
     head: Literal["language"] = "language"
 
     def __post_init__(self) -> None:
@@ -99,8 +102,8 @@ class PolicyGradient:
 
     @property
     def reads_entropy(self) -> bool:
-        """Whether the entropy is part of the loss."""
-        return self.entropy_coefficient > 0
+        """Whether the entropy is part of the loss or of the metrics."""
+        return self.report_entropy or self.entropy_coefficient > 0
 
     def __call__(self, log_probs: torch.Tensor, columns: Columns, /) -> tuple[torch.Tensor, Columns]:
         """Return the loss of each target; the share of clipped targets, divergences and entropy as metrics."""
@@ -117,7 +120,9 @@ class PolicyGradient:
             penalty = away.exp() - away - 1
             loss, seen["kl_to_reference"] = loss + self.kl_coefficient * penalty, penalty.detach()
         if self.reads_entropy:
-            loss, seen["entropy"] = loss - self.entropy_coefficient * columns["entropy"], columns["entropy"].detach()
+            seen["entropy"] = columns["entropy"].detach()
+        if self.entropy_coefficient:
+            loss = loss - self.entropy_coefficient * columns["entropy"]
         return loss, seen
 
 

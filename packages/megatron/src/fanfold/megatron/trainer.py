@@ -67,7 +67,9 @@ class MegatronTrainer(ModelWorker):
         Returns:
             `loss` [B] float32, the mean over the row's targets (0 for a row without any), and `targets` [B]; in
             `meta_info["metrics"]` the `loss` over the global batch, `grad_norm` before clipping, `tokens` (its
-            targets), `learning_rate`, `step`, `applied` (0 where the step was skipped), and what the loss reports.
+            targets), `learning_rate`, `step`, `applied` (0 where the step was skipped), and what the loss reports. The
+            metrics are of the global batch: a group, which joins the results of its replicas, gives each one as a list
+            with the same number once for each replica; called on a rank itself it is that number.
 
         Raises:
             BatchError: Some rank's rows cannot be used, with the rank and the row; nothing has changed.
