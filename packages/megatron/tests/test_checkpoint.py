@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import resource
@@ -168,6 +169,46 @@ def test_a_half_written_one_is_never_found(tmp_path: Path) -> None:
         find(tmp_path, None)
     with pytest.raises(CheckpointError, match="has no complete checkpoint; it has none"):
         find(tmp_path / "nowhere", None)
+
+
+def complete(root: Path, attempt: str) -> None:
+    place = CheckpointPath(root, 7, attempt)
+    place.begin()
+    (place.partial / "weights").write_text(attempt)
+    place.complete({"attempt": attempt})
+
+
+def test_a_replacement_that_is_interrupted_leaves_the_first(tmp_path: Path) -> None:
+    complete(tmp_path, "first")
+    second = CheckpointPath(tmp_path, 7, "second")
+    second.begin()
+    second.final.rename(second.replaced)  # and its process is killed
+    assert steps_of(tmp_path) == []
+    assert (find(tmp_path, 7).final / "weights").read_text() == "first"
+    second.final.rename(second.replaced)  # as before, and nobody looks before the next attempt begins
+    complete(tmp_path, "third")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000007"]
+    assert (find(tmp_path, 7).final / "weights").read_text() == "third"
+
+
+def test_a_replacement_that_gets_no_name_leaves_the_first(tmp_path: Path) -> None:
+    complete(tmp_path, "first")
+    gone = CheckpointPath(tmp_path, 7, "gone")
+    gone.begin()
+    real = gone.partial.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path == gone.partial:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real.__func__(path, target)  # type: ignore[attr-defined]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(tmp_path), "rename", fail)
+        with pytest.raises(OSError, match="No space left"):
+            gone.complete({})
+    gone.abandon()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000007"]
+    assert (find(tmp_path, None).final / "weights").read_text() == "first"
 
 
 def test_attempts_do_not_meet_and_leave_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,14 @@ class CheckpointPath:
         """Where it is written."""
         return self.root / f".partial-step-{self.step:08d}{self.attempt and '-'}{self.attempt}"
 
+    @property
+    def replaced(self) -> Path:
+        """Where one of the same step lies until the new one has its name."""
+        return self.root / f".replaced-step-{self.step:08d}"
+
     def begin(self) -> None:
         """Make an empty place to write to; what interrupted saves of this step left is removed."""
+        recover(self.root)
         for name in ("partial", "abandoned"):
             for left in self.root.glob(f".{name}-step-{self.step:08d}*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -59,13 +66,16 @@ class CheckpointPath:
         for file in self.partial.iterdir():
             _flush(file)
         _flush(self.partial)
-        replaced = self.root / f".replaced-step-{self.step:08d}"
-        shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(self.replaced, ignore_errors=True)
         if self.final.exists():
-            self.final.rename(replaced)
-        self.partial.rename(self.final)
+            self.final.rename(self.replaced)
+        try:
+            self.partial.rename(self.final)
+        except OSError:
+            recover(self.root)
+            raise
         _flush(self.root)
-        shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(self.replaced, ignore_errors=True)
 
     def abandon(self) -> None:
         """Remove what was written so far."""
@@ -74,6 +84,15 @@ class CheckpointPath:
         if self.partial.exists():
             self.partial.rename(abandoned)
         shutil.rmtree(abandoned, ignore_errors=True)
+
+
+def recover(root: Path) -> None:
+    """Give back its name to a checkpoint whose replacement was interrupted between its two renames."""
+    for replaced in root.glob(".replaced-step-*"):
+        final = root / replaced.name.removeprefix(".replaced-")
+        if (replaced / _ABOUT).is_file() and not final.exists():
+            with suppress(FileNotFoundError):  # another rank was faster
+                replaced.rename(final)
 
 
 def steps_of(root: Path) -> list[int]:
@@ -90,6 +109,7 @@ def find(root: Path, step: int | None) -> CheckpointPath:
     Raises:
         CheckpointError: There is none; the text names those that exist.
     """
+    recover(root)
     steps = steps_of(root)
     if step is None and steps:
         return CheckpointPath(root, steps[-1])
