@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from fanfold.dispatch import PerRank
-from fanfold.worker import ClassWithInitArgs, GroupUsageError, RankInfo, RecipeError
+from fanfold.worker import ClassWithInitArgs, GroupUsageError, RankInfo, RecipeError, Worker, WorkerGroup
 from fanfold.worker.rank import enter_context, leave_context
 from fanfold.worker.recipe import as_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Engine:
@@ -108,3 +111,23 @@ def test_caller_keeps_its_keyword_dictionary() -> None:
     recipe = ClassWithInitArgs(Engine, 1, **options)
     recipe.kwargs["learning_rate"] = 9.0
     assert options == {"learning_rate": 0.1}
+
+
+class Choosy(Worker):
+    def __init__(self, *, width: int, name: str = "") -> None:
+        super().__init__()
+        self.width, self.name = width, name
+
+    @classmethod
+    def check_before_start(cls, world_size: int, arguments: Mapping[str, Any]) -> None:
+        super().check_before_start(world_size, arguments)
+        if arguments["width"] % world_size:
+            raise ValueError(f"width={arguments['width']} on {world_size} ranks, of {sorted(arguments)}")
+
+
+def test_a_class_refuses_its_arguments_before_any_rank_starts() -> None:
+    recipe = ClassWithInitArgs(Choosy, width=9, name=PerRank(["a", "b"]))
+    with pytest.raises(ValueError, match=r"width=9 on 2 ranks, of \['width'\]"):
+        WorkerGroup([2], recipe)
+    with WorkerGroup([1], ClassWithInitArgs(Choosy, width=9)) as group:
+        assert group.world_size == 1

@@ -74,10 +74,11 @@ class ClassWithInitArgs:
         return copy
 
     def check(self, world_size: int) -> None:
-        """Refuse lists with one item for each rank that have another length.
+        """Refuse lists with one item for each rank that have another length, and what the class itself refuses.
 
         Raises:
             GroupUsageError: Names the argument, what it has and what the group needs.
+            Exception: Whatever the class's `check_before_start` raises.
         """
         for name, value in self._per_rank().items():
             if not callable(value.source) and len(value.source) != world_size:
@@ -85,6 +86,10 @@ class ClassWithInitArgs:
                     f"{self.cls.__qualname__}({name}=PerRank(...)) has {len(value.source)} items; "
                     f"the group has {world_size} ranks, and each needs one"
                 )
+        of_class = getattr(self.cls, "check_before_start", None)
+        if of_class is not None:
+            known = {name: value for name, value in self.kwargs.items() if not isinstance(value, OfRank)}
+            of_class(world_size, known)
 
     def _per_rank(self) -> dict[str, OfRank]:
         named = {**{f"argument {i}": value for i, value in enumerate(self.args)}, **self.kwargs}

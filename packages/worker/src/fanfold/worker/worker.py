@@ -63,6 +63,18 @@ class Worker:
         return self.rank_info.world_size
 
     @classmethod
+    def check_before_start(cls, world_size: int, arguments: Mapping[str, Any]) -> None:
+        """Refuse what this class cannot be built with, where the driver makes the group and before any rank starts.
+
+        Nothing is refused here; override it, and call `super()`'s. It is only a courtesy: the constructor on the ranks
+        has the last word.
+
+        Args:
+            world_size: Number of ranks in the group.
+            arguments: What the constructor is given by keyword, but for what differs from rank to rank.
+        """
+
+    @classmethod
     def env_keys(cls) -> list[str]:
         """Return the names of the variables that say who a rank is."""
         return [*CONTRACT, "CUDA_VISIBLE_DEVICES"]
