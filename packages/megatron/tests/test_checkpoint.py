@@ -7,7 +7,8 @@ import importlib.util
 import os
 import resource
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,6 @@ from fanfold.worker import ClassWithInitArgs, WorkerGroup
 from probe import ProbeTrainer, whole, writes_distributed_optimizers
 from rank_pool import RankPool
 from text import text_batch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAYOUTS = {
     "alone": ParallelConfig(data=1),
@@ -195,15 +193,15 @@ def test_a_replacement_that_gets_no_name_leaves_the_first(tmp_path: Path) -> Non
     complete(tmp_path, "first")
     gone = CheckpointPath(tmp_path, 7, "gone")
     gone.begin()
-    real = gone.partial.rename
+    real = Path.rename
 
     def fail(path: Path, target: Path) -> Path:
         if path == gone.partial:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real.__func__(path, target)  # type: ignore[attr-defined]
+        return real(path, target)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(tmp_path), "rename", fail)
+        patched.setattr(Path, "rename", fail)
         with pytest.raises(OSError, match="No space left"):
             gone.complete({})
     gone.abandon()

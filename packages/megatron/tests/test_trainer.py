@@ -21,7 +21,7 @@ from fanfold.megatron import (
     OptimizerConfig,
     ParallelConfig,
 )
-from fanfold.worker import ClassWithInitArgs, WorkerGroup
+from fanfold.worker import ClassWithInitArgs, StartedRank, WorkerGroup
 from probe import ProbeTrainer
 from text import text_batch
 
@@ -235,7 +235,11 @@ def test_training_before_init_model() -> None:
         ({"model": "huge"}, ModelConfigError, "no preset is named 'huge'"),
         ({"micro_batch_size": 0}, ModelConfigError, "micro_batch_size=0 must be 1 or more"),
         ({"on_non_finite": "stop"}, ModelConfigError, "on_non_finite='stop' must be 'raise' or 'skip'"),
-        ({"parallel": ParallelConfig(tensor=3)}, LayoutError, "tensor=3 does not divide num_attention_heads=4"),
+        (
+            {"model": "tiny", "parallel": ParallelConfig(tensor=3)},
+            LayoutError,
+            "tensor=3 does not divide num_attention_heads=4",
+        ),
         (
             {"parallel": ParallelConfig(tensor=2)},
             LayoutError,
@@ -247,6 +251,43 @@ def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception],
     with pytest.raises(Exception, match=text) as caught:
         alone(**options)
     assert isinstance(caught.value.__cause__ or caught.value, error)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "error", "text"),
+    [
+        (2, {"parallel": ParallelConfig(tensor=2, pipeline=2)}, LayoutError, "2 ranks cannot be divided by"),
+        (2, {"model": "llama-1b", "parallel": ParallelConfig(pipeline=5)}, LayoutError, "2 ranks cannot be divided by"),
+        (5, {"model": "llama-1b", "parallel": ParallelConfig(pipeline=5)}, LayoutError, "pipeline=5 does not divide"),
+        (2, {"model": "huge"}, ModelConfigError, "no preset is named 'huge'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_process_starts(
+    ranks: int, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        WorkerGroup([ranks], ClassWithInitArgs(ProbeTrainer, **options), backend=NothingStarts())
+
+
+class NothingStarts:
+    """A backend on which a group fails if it is asked to start anything."""
+
+    name = "nothing"
+
+    def start(self, *_: object) -> list[StartedRank]:
+        raise AssertionError("a rank was to be started")
+
+    def place(self, value: Any) -> Any:
+        return value
+
+    def call(self, *_: object) -> Any: ...
+
+    def wait(self, *_: object) -> set[int]:
+        return set()
+
+    def fetch(self, *_: object) -> Any: ...
+
+    def stop(self, *_: object) -> None: ...
 
 
 def test_two_inline_ranks_are_refused() -> None:

@@ -13,11 +13,12 @@ from fanfold.megatron.directories import CheckpointPath
 from fanfold.megatron.errors import CheckpointError, ModelConfigError, NotInitialisedError, OffloadedError
 from fanfold.megatron.huggingface import HuggingFaceReader, to_huggingface, write_huggingface
 from fanfold.megatron.offload import PARTS, Host
+from fanfold.megatron.topology import ParallelConfig
 from fanfold.megatron.worker import MegatronWorker, in_megatron, load_engine, without_megatrons_warnings
 from safetensors import SafetensorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import torch
 
@@ -61,6 +62,19 @@ class ModelWorker(MegatronWorker):
         super().__init__(**worker)
         self.model.check_layout(self.parallel)
         plan_attention(self.device, request=attention, installed=find_spec("transformer_engine") is not None)
+
+    @classmethod
+    def check_before_start(cls, world_size: int, arguments: Mapping[str, Any]) -> None:
+        """Refuse a model or a layout that cannot be, where the driver makes the group.
+
+        Raises:
+            ModelConfigError: There is no such preset.
+            LayoutError: The layout does not divide the model or the ranks.
+        """
+        model, parallel = arguments.get("model"), arguments.get("parallel")
+        if isinstance(model, ModelConfig | str):
+            model_config(model).check_layout(parallel if isinstance(parallel, ParallelConfig) else ParallelConfig())
+        super().check_before_start(world_size, arguments)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     @in_megatron

@@ -16,7 +16,7 @@ from fanfold.megatron.topology import ParallelConfig
 from fanfold.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
     import torch
@@ -67,6 +67,17 @@ class MegatronWorker(Worker):
         self.device: DevicePlan = _groups.enter(
             self, self.parallel, Wanted(device, precision, seed, collective_timeout)
         )
+
+    @classmethod
+    def check_before_start(cls, world_size: int, arguments: Mapping[str, Any]) -> None:
+        """Refuse a layout that does not fit the number of ranks, where the driver makes the group.
+
+        Raises:
+            LayoutError: Names both.
+        """
+        super().check_before_start(world_size, arguments)
+        if isinstance(arguments.get("parallel"), ParallelConfig):
+            arguments["parallel"].for_world(world_size)
 
     @property
     def tensor_device(self) -> torch.device:
