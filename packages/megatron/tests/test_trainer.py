@@ -257,7 +257,7 @@ def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception],
     ("ranks", "options", "error", "text"),
     [
         (2, {"parallel": ParallelConfig(tensor=2, pipeline=2)}, LayoutError, "2 ranks cannot be divided by"),
-        (2, {"model": "llama-1b", "parallel": ParallelConfig(pipeline=5)}, LayoutError, "2 ranks cannot be divided by"),
+        (2, {"model": "llama-1b", "parallel": ParallelConfig(pipeline=3)}, LayoutError, "2 ranks cannot be divided by"),
         (5, {"model": "llama-1b", "parallel": ParallelConfig(pipeline=5)}, LayoutError, "pipeline=5 does not divide"),
         (2, {"model": "huge"}, ModelConfigError, "no preset is named 'huge'"),
     ],
