@@ -123,6 +123,25 @@ def test_every_distinct_shard_is_put_once(readers: RayWorkerGroup[Any], counted:
     assert (ledger(readers).puts, ledger(readers).parts) == (1, {0: 1, 1: 1, 2: 1})
 
 
+def test_a_small_batch_travels_with_the_call_as_it_was_then(
+    makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], counted: Counted, tmp_path: Path
+) -> None:
+    batch = numbered(6)
+    assert readers.read(batch).equals(batch)
+    assert (ledger(readers).puts, ledger(readers).parts, counted.put) == (0, {}, [])
+    assert ledger(readers).bytes_inline > batch.nbytes
+    assert readers.twice(batch).get()["i"].tolist() == [0, 2, 4, 6, 8, 10]
+    assert batch["i"].tolist() == [0, 1, 2, 3, 4, 5]
+    path = tmp_path / "go"
+    future = makers.after(batch, str(path))
+    batch["i"].zero_()
+    path.touch()
+    assert future.get().equals(numbered(6))
+    long = DataProto.from_dict({"i": numbered(6)["i"]}, {"s": ["x" * TRAVELS_WITH_CALL] * 6})
+    assert readers.read(long).equals(long)
+    assert ledger(readers).puts == 3
+
+
 def test_same_layout_goes_straight_through_and_the_driver_touches_none_of_it(
     makers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any], counted: Counted
 ) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fanfold.ray.bundles import BundlePlace
     from fanfold.ray.placement import RayResourcePool
 
+_TOGETHER = 0.001  # seconds for the others once one has finished: each time this process wakes up costs as much
 _LAST_WORDS = 2.0  # seconds for Ray to say how an actor that is gone went
 
 
@@ -222,8 +223,9 @@ class RayBackend:
         references = list(handles)
         with phase("execute"):
             finished, _ = ray.wait(references, timeout=limit, fetch_local=False)
-        if finished and len(references) > 1:
-            finished, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
+            if finished and len(references) > 1:
+                together = min(limit, _TOGETHER)
+                finished, _ = ray.wait(references, num_returns=len(references), timeout=together, fetch_local=False)
         ready = set(finished)
         return {position for position, reference in enumerate(references) if reference in ready}
 

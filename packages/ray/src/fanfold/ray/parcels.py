@@ -13,6 +13,7 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fanfold.dispatch import batch_type_of
 from fanfold.ray.errors import StoreFullError
 from fanfold.worker import NotPicklableError
 
@@ -78,10 +79,19 @@ def placed(value: Any, what: str) -> Any:
         isinstance(value, (str, bytes)) and len(value) <= TRAVELS_WITH_CALL
     ):
         return value
-    if is_batch(value):
+    batch = is_batch(value)
+    if batch and not _may_be_small(value):
         return put(value, what)
     parcel = pack(value, what)
-    return put(parcel, what) if parcel.size > TRAVELS_WITH_CALL else _whole(parcel)
+    if parcel.size <= TRAVELS_WITH_CALL:
+        return _whole(parcel)
+    return put(value if batch else parcel, what)
+
+
+def _may_be_small(batch: Any) -> bool:
+    # What is in its cells only pickling can tell.
+    found = batch_type_of(batch)
+    return found is not None and found.nbytes is not None and found.nbytes(batch) <= TRAVELS_WITH_CALL
 
 
 def opened(values: Sequence[Any], *, readonly: bool) -> list[Any]:
