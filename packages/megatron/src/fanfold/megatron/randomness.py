@@ -90,7 +90,7 @@ def _state(text: str, device: torch.device) -> torch.Tensor:
 class _CpuTracker(CudaRNGStatesTracker):  # type: ignore[misc]  # Megatron-Core has no types
     """Megatron's named random streams, of the CPU's generator."""
 
-    _current_state_name: str
+    _drawn_from = ""
 
     def add(self, name: str, seed: int) -> None:
         self._is_initialized = True
@@ -98,15 +98,15 @@ class _CpuTracker(CudaRNGStatesTracker):  # type: ignore[misc]  # Megatron-Core 
 
     @contextmanager
     def fork(self, name: str = "model-parallel-rng") -> Iterator[None]:
-        if self._current_state_name == name:
+        if self._drawn_from == name:
             yield  # a part of what draws from it already
             return
-        state_outside, name_outside = torch.get_rng_state(), self._current_state_name
+        state_outside, name_outside = torch.get_rng_state(), self._drawn_from
         torch.set_rng_state(self.states_[name])
-        self._current_state_name = name
+        self._drawn_from = name
         try:
             yield
         finally:
             self.states_[name] = torch.get_rng_state()
             torch.set_rng_state(state_outside)
-            self._current_state_name = name_outside
+            self._drawn_from = name_outside
