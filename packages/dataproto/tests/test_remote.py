@@ -20,6 +20,7 @@ from fanfold.dataproto import (
     RemoteBatch,
     RemoteError,
     RemoteTimeoutError,
+    RowIndexError,
     SplitError,
     header_of,
 )
@@ -275,6 +276,33 @@ def test_a_part_by_name() -> None:
     shelf = Shelf()
     part = Part(Header("any", 2, ("i",)), shelf.put(numbered(0, 2)))
     assert DataProtoFuture.of(shelf, [part]).headers() == [Header("any", 2, ("i",))]
+
+
+@given(st.lists(st.integers(0, 7), max_size=10) | st.permutations(range(8)), st.integers(0, 8), st.integers(0, 8))
+def test_rows_in_any_order_fetch_the_parts_that_they_are_in(order: list[int], first: int, last: int) -> None:
+    shelf = Shelf()
+    future = produced(shelf, (0, 3), (3, 5), (5, 8))
+    parts = {row: ("h1", "h3", "h5")[(row >= 3) + (row >= 5)] for row in range(8)}
+    moved = future.select_idxs(order).slice(first, last)
+    expected = order[first:last]
+    found = moved.get()
+    assert found["i"].tolist() == expected
+    assert list(found["s"]) == [str(row) for row in expected]
+    assert set(shelf.fetched) == ({parts[row] for row in expected} or {"h1"})
+    assert len(moved) == len(expected)
+    back = pickle.loads(pickle.dumps(future.select_idxs(order).select_idxs(range(len(order))[::-1])))
+    back._store = shelf
+    assert back.get()["i"].tolist() == order[::-1]
+    narrow = future.union(future.select([])).select_idxs(order).select(["i"])
+    assert (narrow.get()["i"].tolist(), narrow.columns()) == (order, ["i"])
+
+
+def test_rows_that_are_not_there() -> None:
+    future = produced(Shelf(), (0, 3))
+    with pytest.raises(RowIndexError, match="select_idxs got the index -1; expected rows counted from the first"):
+        future.select_idxs([2, -1])
+    with pytest.raises(RowIndexError, match="row 3 was selected; there are 3"):
+        future.select_idxs([0, 3]).get()
 
 
 def stored_apart(shelf: Shelf, batch: DataProto, *names: str) -> Part:

@@ -35,6 +35,7 @@ def register_types(register_batch_type: Callable[..., Any]) -> None:
     )
     register_batch_type(
         DataProtoFuture,
+        take=DataProtoFuture.select_idxs,
         columns=DataProtoFuture.columns,
         select=_narrowed,
         column=lambda future, name: future.select([name]).get()[name],

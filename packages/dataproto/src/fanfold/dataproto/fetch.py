@@ -19,6 +19,7 @@ from fanfold.dataproto.parts import (
     Leaf,
     Node,
     Part,
+    Picked,
     ReadHeader,
     Share,
     column_names,
@@ -59,10 +60,11 @@ class Take:
 
 @dataclass(frozen=True)
 class Join:
-    """Values below (or beside) each other."""
+    """Values below (or beside) each other; their rows in another order where `order` says so."""
 
     items: tuple["Wanted", ...]
     beside: bool = False
+    order: tuple[int, ...] | None = None
 
 
 Wanted: TypeAlias = Take | Join
@@ -105,11 +107,7 @@ def plan(node: Node, bounds: tuple[int, int] | None, names: tuple[str, ...] | No
     if isinstance(node, Leaf):
         return _take(node.part, bounds, names, read)
     if isinstance(node, Cut):
-        straight = node.cut.straight(node.node) if isinstance(node.cut, Share) and bounds is None else None
-        if straight is not None:
-            return plan(straight, None, names, read)
-        first, last = node.cut.bounds(rows_of(node.node, read))
-        return plan(node.node, _inside((first, last), bounds), names, read)
+        return _plan_cut(node, bounds, names, read)
     if isinstance(node, Columns):
         missing = [name for name in names or () if name not in node.names]
         if missing:
@@ -121,7 +119,17 @@ def plan(node: Node, bounds: tuple[int, int] | None, names: tuple[str, ...] | No
         return _lenient(found) if node.lenient else found
     if isinstance(node, Beside):
         return _plan_beside(node, bounds, names, read)
+    if isinstance(node, Picked):
+        return _plan_picked(node, bounds, names, read)
     return _plan_below(node, bounds, names, read)
+
+
+def _plan_cut(node: Cut, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader) -> Wanted:
+    straight = node.cut.straight(node.node) if isinstance(node.cut, Share) and bounds is None else None
+    if straight is not None:
+        return plan(straight, None, names, read)
+    first, last = node.cut.bounds(rows_of(node.node, read))
+    return plan(node.node, _inside((first, last), bounds), names, read)
 
 
 def _lenient(wanted: Wanted) -> Wanted:
@@ -171,6 +179,28 @@ def _plan_below(node: Below, bounds: tuple[int, int] | None, names: tuple[str, .
     return Join(tuple(items)) if items else plan(node.nodes[0], (0, 0), names, read)
 
 
+def _plan_picked(
+    node: Picked, bounds: tuple[int, int] | None, names: tuple[str, ...] | None, read: ReadHeader
+) -> Wanted:
+    rows_of(node, read)
+    wanted = node.indices if bounds is None else node.indices[slice(*bounds)]
+    if not wanted:
+        return plan(node.node, (0, 0), names, read)
+    children = node.node.nodes if isinstance(node.node, Below) else (node.node,)
+    items, place, start, made = list[Wanted](), dict[int, int](), 0, 0
+    for child in children:
+        rows = rows_of(child, read)
+        mine = [index - start for index in wanted if start <= index < start + rows]
+        if mine:
+            # From the first row to the last: views. What lies between and is another's is left out below.
+            first, last = min(mine), max(mine) + 1
+            items.append(plan(child, None if (first, last) == (0, rows) else (first, last), names, read))
+            place.update({start + index: made + index - first for index in mine})
+            made += last - first
+        start += rows
+    return Join(tuple(items), order=tuple(place[index] for index in wanted))
+
+
 def handles_of(wanted: Wanted) -> Iterator[Any]:
     """Return the handles to fetch; one may come twice."""
     if isinstance(wanted, Take):
@@ -185,9 +215,13 @@ def assemble(wanted: Wanted, values: Mapping[Any, Any]) -> Any:
     if isinstance(wanted, Take):
         return _cut_value(wanted, values)
     made = [assemble(item, values) for item in wanted.items]
-    if len(made) == 1:
-        return made[0]
-    return _joined_beside(made) if wanted.beside else _joined_below(made)
+    if len(made) > 1:
+        made = [_joined_beside(made) if wanted.beside else _joined_below(made)]
+    return made[0] if wanted.order is None else _picked(made[0], wanted.order)
+
+
+def _picked(value: Any, order: Sequence[int]) -> Any:
+    return value.select_idxs(list(order)) if isinstance(value, DataProto) else value[list(order)]
 
 
 def _cut_value(wanted: Take, values: Mapping[Any, Any]) -> Any:

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from fanfold.dataproto import columns as column_rules
 from fanfold.dataproto.batch import DataProto
-from fanfold.dataproto.errors import MergeError, MissingKeyError, RemoteError, SplitError
+from fanfold.dataproto.errors import MergeError, MissingKeyError, RemoteError, RowIndexError, SplitError
 from fanfold.dataproto.shape import even_sizes
 
 
@@ -195,7 +195,15 @@ class Columns:
     lenient: bool = False
 
 
-Node: TypeAlias = Leaf | Below | Beside | Cut | Columns
+@dataclass(frozen=True)
+class Picked:
+    """Some rows, in any order: row `indices[k]` is the k-th; one may come more than once."""
+
+    node: "Node"
+    indices: tuple[int, ...]
+
+
+Node: TypeAlias = Leaf | Below | Beside | Cut | Columns | Picked
 ReadHeader: TypeAlias = Callable[[Part], Header]
 
 
@@ -221,7 +229,12 @@ def rows_of(node: Node, read: ReadHeader) -> int:
     if isinstance(node, Cut):
         first, last = node.cut.bounds(rows_of(node.node, read))
         return last - first
-    return rows_of(node.node, read)
+    rows = rows_of(node.node, read)
+    if isinstance(node, Picked):
+        if node.indices and max(node.indices) >= rows:
+            raise RowIndexError(f"row {max(node.indices)} was selected; there are {rows}")
+        return len(node.indices)
+    return rows
 
 
 def columns_of(node: Node, read: ReadHeader) -> list[str]:
@@ -232,7 +245,7 @@ def columns_of(node: Node, read: ReadHeader) -> list[str]:
         return columns_of(node.nodes[0], read)
     if isinstance(node, Beside):
         return list(dict.fromkeys(name for child in node.nodes for name in columns_of(child, read)))
-    if isinstance(node, Cut):
+    if isinstance(node, Cut | Picked):
         return columns_of(node.node, read)
     present = columns_of(node.node, read) if node.lenient else node.names
     return [name for name in node.names if name in present]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from fanfold.dataproto import fetch, indexing, parts
-from fanfold.dataproto.errors import ColumnTypeError, MergeError, RemoteTimeoutError
-from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Slice
+from fanfold.dataproto.errors import ColumnTypeError, MergeError, RemoteTimeoutError, RowIndexError
+from fanfold.dataproto.parts import Below, Beside, Chunk, Cut, Header, Leaf, Node, Part, Picked, Slice
 from fanfold.dataproto.references import References, is_reference, is_staged
 from fanfold.dataproto.shape import Uneven
 
@@ -184,8 +184,25 @@ class DataProtoFuture:
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         return self._made(parts.Columns(self._node, names), self)
 
-    def _cut(self, cut: Slice | Chunk) -> Self:
-        made = self._made(Cut(self._node, cut), self)
+    def select_idxs(self, indices: Sequence[int]) -> Self:
+        """Return rows in any order without waiting: row `indices[k]` is the k-th.
+
+        Rows that are not there are refused once they are counted, by `rows` or `get`.
+
+        Raises:
+            RowIndexError: a negative index; how many rows there are is not known yet.
+
+        >>> future = RemoteBatch.stage(DataProto.from_dict({"x": torch.arange(4)}), store).future()
+        >>> future.select_idxs([3, 1, 0]).slice(1).get()["x"]
+        tensor([1, 0])
+        """
+        picked = tuple(int(index) for index in indices)
+        if picked and min(picked) < 0:
+            raise RowIndexError(f"select_idxs got the index {min(picked)}; expected rows counted from the first")
+        return self._cut(Picked(self._node, picked))
+
+    def _cut(self, cut: Slice | Chunk | Picked) -> Self:
+        made = self._made(cut if isinstance(cut, Picked) else Cut(self._node, cut), self)
         made._headers = self._headers  # the same parts: whichever piece reads a header first, reads it for all
         return made
 
