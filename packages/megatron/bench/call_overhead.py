@@ -50,6 +50,7 @@ class Raw:
 
     def __init__(self) -> None:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # one rank meets nobody there
         self.trainer = MegatronTrainer(model=MODEL, device="cpu")
         self.trainer.init_model()
 
