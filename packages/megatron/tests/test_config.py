@@ -36,6 +36,8 @@ def test_presets() -> None:
         ({"num_query_groups": 3}, "num_query_groups=3 must divide num_attention_heads=4"),
         ({"num_layers": 0}, "num_layers=0 must be a whole number of 1 or more"),
         ({"vocab_size": 2.5}, "vocab_size=2.5 must be a whole number of 1 or more"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0 must be at least 0 and below 1"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1 must be at least 0 and below 1"),
         ({"hidden_size": 12}, "hidden_size / num_attention_heads = 3 must be even"),
     ],
 )

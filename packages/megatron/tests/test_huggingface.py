@@ -129,7 +129,10 @@ def test_a_model_that_has_something_else(tmp_path: Path) -> None:
         "rms_norm_eps": 1e-5,
     }
     (tmp_path / "config.json").write_text(json.dumps(good))
-    assert model_config_from_huggingface(tmp_path).num_query_groups == 8
+    read = model_config_from_huggingface(tmp_path)
+    assert (read.num_query_groups, read.attention_dropout) == (8, 0.0)
+    (tmp_path / "config.json").write_text(json.dumps({**good, "attention_dropout": 0.1}))
+    assert model_config_from_huggingface(tmp_path).attention_dropout == 0.1
     for field, value in (("model_type", "gpt2"), ("attention_bias", True), ("rope_scaling", {"factor": 8})):
         (tmp_path / "config.json").write_text(json.dumps({**good, field: value}))
         with pytest.raises(CheckpointError, match=f"says {field}="):

@@ -98,6 +98,7 @@ def config_to_huggingface(config: ModelConfig, dtype: torch.dtype) -> dict[str, 
         "rms_norm_eps": config.norm_epsilon,
         "tie_word_embeddings": config.share_embeddings and config.head == "language",
         "hidden_act": "silu",
+        "attention_dropout": config.attention_dropout,
         "attention_bias": False,
         "mlp_bias": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
@@ -127,6 +128,7 @@ def model_config_from_huggingface(path: str | Path) -> ModelConfig:
         rotary_base=int(said.get("rope_theta", 10000)),
         norm_epsilon=said["rms_norm_eps"],
         share_embeddings=bool(said.get("tie_word_embeddings", False)),
+        attention_dropout=float(said.get("attention_dropout", 0.0)),
         head="value" if said.get("architectures") == ["LlamaForSequenceClassification"] else "language",
     )
 
