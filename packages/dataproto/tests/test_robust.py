@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 
 from fanfold.dataproto import (
+    ColumnTypeError,
     DataProto,
     DataProtoError,
     FileFormatError,
@@ -157,6 +158,14 @@ def test_any_plain_tuples(found: Any) -> None:
     for read in (deserialize_single_tensor, deserialize_tensordict):
         with contextlib.suppress(DataProtoError):
             read(found)
+
+
+@pytest.mark.parametrize("device", [b"\x80", "x\udc80", 2**70, -1, "cpu:-1", "", object()], ids=str)
+def test_what_is_no_device(device: Any) -> None:
+    with pytest.raises(WireError, match="which this process does not have"):
+        deserialize_tensordict(((), device, ()))
+    with pytest.raises(ColumnTypeError, match="expected a device such as"):
+        sample().to(device)
 
 
 @given(data=st.data())

@@ -250,5 +250,5 @@ def _check_rename(change: Mapping[str, str], asked: int, existing: list[str]) ->
 def _device(device: Any) -> torch.device:
     try:
         return torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ColumnTypeError(f"to({device!r}): expected a device such as 'cpu' or 'cuda:0' ({error})") from None

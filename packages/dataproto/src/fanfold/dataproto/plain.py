@@ -106,7 +106,7 @@ def deserialize_tensordict(arr: Any) -> TensorDict:
         return made
     try:
         return made.to(torch.device(device))
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise WireError(f"the TensorDict was on {device!r}, which this process does not have: {error}") from error
 
 
