@@ -52,6 +52,10 @@ class Maker(Worker):
     def in_pieces(self, batch: DataProto) -> DataProto:
         return batch
 
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False, balance="weight")
+    def balanced(self, batch: DataProto, lose: bool = False) -> DataProto:
+        return batch[:-1] if lose and self.rank else batch
+
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False, apart=["i"])
     def no_pieces(self, batch: DataProto) -> dict[str, int]:
         return {"rows": len(batch)}

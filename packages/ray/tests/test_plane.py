@@ -7,11 +7,13 @@ import gc
 import json
 import pickle
 import random
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
+import torch
 from cluster_state import store_bytes, until
 from fanfold.dataproto import DataProto, DataProtoFuture, MissingKeyError, RemoteBatch, RemoteError
 from fanfold.dispatch import ArgumentError, CollectError
@@ -123,6 +125,27 @@ def test_every_distinct_shard_is_put_once(readers: RayWorkerGroup[Any], counted:
     assert (ledger(readers).puts, ledger(readers).parts) == (1, {0: 1, 1: 1, 2: 1})
 
 
+def test_large_shards_are_put_at_the_same_time(
+    readers: RayWorkerGroup[Any], counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, threads = ray.put, set[str]()
+
+    def noting_put(value: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return put(value)
+
+    monkeypatch.setattr(ray, "put", noting_put)
+    readers.total(numbered(6, WIDE))
+    assert threads == {"MainThread"}
+    threads.clear()
+    batch = numbered(3, 1_100_000)  # 9 MB each
+    assert readers.total(batch) == [[0.0, 1], [1.0, 1], [2.0, 1]]
+    assert {name.partition("_")[0] for name in threads} == {"fanfold-put"}
+    assert (ledger(readers).puts, ledger(readers).parts) == (3, {0: 1, 1: 1, 2: 1})
+    assert batch.nbytes <= ledger(readers).bytes_put < batch.nbytes + 10_000
+    assert ledger(readers).seconds["put"] > 0
+
+
 def test_a_small_batch_travels_with_the_call_as_it_was_then(
     makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], counted: Counted, tmp_path: Path
 ) -> None:
@@ -215,6 +238,29 @@ def test_padding_is_removed_exactly_wherever_the_rows_go(
     wrong = makers.padded(numbered(7, WIDE), lose=True)
     for ask in (wrong.get, wrong.rows):
         with pytest.raises(CollectError, match=r"rank 1 .*got 4 rows, of which the last are padding.*returned 3"):
+            ask()
+
+
+def test_rows_that_were_dealt_out_by_weight_stay_and_are_the_callers_again_wherever_they_go(
+    makers: RayWorkerGroup[Any], readers: RayWorkerGroup[Any], counted: Counted
+) -> None:
+    batch = numbered(7, WIDE).union(DataProto.from_dict({"weight": torch.tensor([9, 1, 8, 2, 7, 3, 30])}))
+    future = makers.balanced(batch)
+    put_so_far = len(counted.put)
+    assert len(future) == 7
+    assert readers.total(future) == [[3.0, 3], [7.0, 2], [11.0, 2]]
+    assert readers.total(future.slice(6, 7).concat([future.slice(6, 7), future.slice(0, 2)])) == [
+        [6.0, 1],
+        [0.0, 1],
+        [1.0, 1],
+    ]
+    assert len(counted.put) == put_so_far
+    assert counted.largest_got() < TRAVELS_WITH_CALL
+    assert readers.read(future).equals(batch)
+    assert future.get().equals(batch)
+    wrong = makers.balanced(batch, lose=True)
+    for ask in (wrong.get, wrong.rows, lambda: readers.total(wrong)):
+        with pytest.raises(CollectError, match=r"dealt out by weight, and returned"):
             ask()
 
 

@@ -34,6 +34,7 @@ def test_public_names() -> None:
         "NotPicklableError",
         "Notifies",
         "Outcome",
+        "PlacesTogether",
         "PoolError",
         "RankEnvironmentError",
         "RankFailure",

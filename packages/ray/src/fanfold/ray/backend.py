@@ -15,7 +15,7 @@ from fanfold.ray.ledger import CallLedger, current_ledger, phase
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
 from fanfold.ray.outcomes import fetch
-from fanfold.ray.parcels import placed
+from fanfold.ray.parcels import placed, placed_together
 from fanfold.ray.passing import Parts, Passed, passed_on
 from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.results import returns_of
@@ -177,13 +177,22 @@ class RayBackend:
         Raises:
             NotPicklableError: The value cannot travel.
         """
-        if isinstance(value, Passed):
-            return value
+        return self.place_all([value])[0]
+
+    def place_all(self, values: Sequence[Any]) -> list[Any]:
+        """Do so with several, large ones at the same time.
+
+        Raises:
+            NotPicklableError: A value cannot travel.
+        """
+        given = [value for value in values if not isinstance(value, Passed)]
         with phase("put"):
-            found = placed(value, f"an argument of type {type(value).__qualname__}")
+            found = iter(placed_together(given))
+        made = [value if isinstance(value, Passed) else next(found) for value in values]
         if (ledger := current_ledger()) is not None:
-            ledger.note_placed(found, value)
-        return found
+            for each in zip(made, values, strict=True):
+                ledger.note_placed(*each)
+        return made
 
     def passed_on(self, value: Any, deadline: Deadline) -> Passed | None:
         """Return what to place of rows that this cluster keeps; None for what is elsewhere."""

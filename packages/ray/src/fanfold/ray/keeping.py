@@ -39,10 +39,12 @@ class Returned(NamedTuple):
     @classmethod
     def of(cls, submitted: Sequence[Ref], apart: Sequence[str]) -> Returned:
         """Tell apart what a call for `returns_of(apart)` values gave."""
-        if not apart:
-            return cls(*submitted)
-        header, payload, rest, *columns = submitted
-        return cls(header, payload, rest, dict(zip(apart, columns, strict=True)))
+        header, payload, *others = submitted
+        return (
+            cls(header, payload, others[0], dict(zip(apart, others[1:], strict=True)))
+            if apart
+            else cls(header, payload)
+        )
 
 
 class KeptCall(Call):
@@ -85,12 +87,16 @@ class KeptCall(Call):
             payload=payload,
             origin=f"the result of {self.label} from rank {member.rank} ({member.name}, node {member.node})",
             cluster=cluster_id(),
-            rows=self._plan.rows(member.rank) if padding else None,
+            rows=self._plan.rows(member.rank) if padding or self._is_reordered else None,
             padding=padding,
             call=self,
             position=position,
             beside=beside,
         )
+
+    @property
+    def _is_reordered(self) -> bool:
+        return self._plan.division is not None and self._plan.division.order is not None
 
     def header(self, position: int, timeout: float | None) -> ResultHeader:
         """Wait for the header of one result.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import operator
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRAVELS_WITH_CALL = 16384  # bytes; below that, putting a value into the store first would cost more than it saves
+# Measured with 92 and 12 MB in two and eight shards: threads took 0.6 of the time for 11 MB each and more, and as long
+# for less.
+_WORTH_A_THREAD = 8 << 20  # bytes
+_THREADS = 4
 _SCALARS = (type(None), bool, int, float, complex)
 
 
@@ -90,8 +95,27 @@ def placed(value: Any, what: str) -> Any:
 
 def _may_be_small(batch: Any) -> bool:
     # What is in its cells only pickling can tell.
+    known = _known_bytes(batch)
+    return known is not None and known <= TRAVELS_WITH_CALL
+
+
+def _known_bytes(batch: Any) -> int | None:
     found = batch_type_of(batch)
-    return found is not None and found.nbytes is not None and found.nbytes(batch) <= TRAVELS_WITH_CALL
+    return None if found is None or found.nbytes is None else found.nbytes(batch)
+
+
+def placed_together(values: Sequence[Any]) -> list[Any]:
+    """Do so with all arguments of a call; where several are large, their memory is copied by several threads.
+
+    Raises:
+        NotPicklableError: A value cannot travel.
+    """
+    named = [f"an argument of type {type(value).__qualname__}" for value in values]
+    large = [value for value in values if is_batch(value) and (_known_bytes(value) or 0) >= _WORTH_A_THREAD]
+    if len(large) < 2:  # noqa: PLR2004  # nothing to do at the same time
+        return [placed(value, what) for value, what in zip(values, named, strict=True)]
+    with ThreadPoolExecutor(min(len(large), _THREADS), thread_name_prefix="fanfold-put") as threads:
+        return list(threads.map(placed, values, named))
 
 
 def opened(values: Sequence[Any], *, readonly: bool) -> list[Any]:

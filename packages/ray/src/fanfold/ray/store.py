@@ -45,7 +45,7 @@ class Kept:
         payload: Ray's reference of its rows.
         origin: Which rank made it, in which call, for messages.
         cluster: The cluster that it is in.
-        rows: How many rows are wanted; None for all.
+        rows: How many rows there are to be without padding; None for any number.
         padding: How many rows at its end are padding.
         call: Its call, in the process that made it; does not travel.
         position: Its place in that call.
@@ -193,14 +193,15 @@ def unpadded_rows(origin: str, found: int | None, rows: int | None, padding: int
     """Return how many rows are left without padding.
 
     Raises:
-        CollectError: There are not as many as rows and padding together.
+        CollectError: Rows and padding are counted, and there are not as many as both together.
     """
-    if not padding or found is None or rows is None:
+    if found is None or rows is None:
         return found
     if found != rows + padding:
+        why = "of which the last are padding" if padding else "dealt out by weight"
         raise CollectError(
-            f"{origin}: got {rows + padding} rows, of which the last are padding, and returned {found}; expected a row "
-            "for each. Return one row per row, or register the method with uneven='split'",
+            f"{origin}: got {rows + padding} rows, {why}, and returned {found}; expected a row for each. Return one "
+            "row per row, or register the method with uneven='split' and without balance",
             {},
         )
     return rows

@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch import MeshError
-from fanfold.worker.abilities import Asks, CallsTogether, Cancels, Keeps, Notifies, Renews, Travels, Watches
+from fanfold.worker.abilities import (
+    Asks,
+    CallsTogether,
+    Cancels,
+    Keeps,
+    Notifies,
+    PlacesTogether,
+    Renews,
+    Travels,
+    Watches,
+)
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
 from fanfold.worker.calls import Call
@@ -76,6 +86,7 @@ __all__ = [
     "NotPicklableError",
     "Notifies",
     "Outcome",
+    "PlacesTogether",
     "PoolError",
     "RankEnvironmentError",
     "RankFailure",

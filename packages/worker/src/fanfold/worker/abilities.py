@@ -68,6 +68,15 @@ class Renews(Protocol):
 
 
 @runtime_checkable
+class PlacesTogether(Protocol):
+    """Takes all distinct arguments of one call at once; without it they go through `place` one by one."""
+
+    def place_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return what `place` would return for each."""
+        ...
+
+
+@runtime_checkable
 class Travels(Protocol):
     """Can be reached from another process; without it, a group does not pickle."""
 

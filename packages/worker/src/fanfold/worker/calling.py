@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
-from fanfold.worker.abilities import Keeps
+from fanfold.worker.abilities import Keeps, PlacesTogether
 from fanfold.worker.arguments import check_takes_worker, resolved, soonest, warn_of_scattering
 from fanfold.worker.backend import Backend, Request, StartedRank
 from fanfold.worker.bind import methods_of, unknown_method
@@ -211,7 +211,7 @@ class CallingGroup(Generic[WorkerT]):
         stays: bool = False,
     ) -> Call:
         self._ranks.wait_until_free(plan.ranks, deadline)
-        placed = {piece: self._backend.place(self._value(plan, piece, spec, deadline)) for piece in plan.pieces()}
+        placed = self._place(plan, spec, deadline)
         members = [self._members[rank] for rank in plan.ranks]
         method, wanted = self._how_to_call(function), set(plan.collected)
         how = {"readonly": spec.inputs == "readonly", "stays": stays, "apart": spec.apart if stays else ()}
@@ -227,6 +227,15 @@ class CallingGroup(Generic[WorkerT]):
             owner=self,
             after=[call for value in placed.values() for call in getattr(value, "calls", ())],
         )
+
+    def _place(self, plan: CallPlan, spec: MethodSpec, deadline: Deadline) -> dict[Any, Any]:
+        pieces, backend = plan.pieces(), self._backend
+        values = (self._value(plan, piece, spec, deadline) for piece in pieces)
+        if isinstance(backend, PlacesTogether):
+            placed: Sequence[Any] = backend.place_all(list(values))
+        else:
+            placed = [backend.place(value) for value in values]
+        return dict(zip(pieces, placed, strict=True))
 
     def _value(self, plan: CallPlan, piece: Any, spec: MethodSpec, deadline: Deadline) -> Any:
         value = plan.value(piece)

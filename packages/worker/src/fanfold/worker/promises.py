@@ -29,12 +29,21 @@ def promise_of(call: Call) -> Any:
     if call.plan.collecting != "join" or batch_type is None or batch_type.lazy is None:
         return call
     promised = getattr(call, "promised", None)  # of a call whose results stay: see `Keeps`
-    given = (CallStore(call), [(_WHOLE, _WHOLE)]) if promised is None else promised()
-    return note_behind(batch_type.lazy(*given), call)
+    if promised is None:
+        return note_behind(batch_type.lazy(CallStore(call), [(_WHOLE, _WHOLE)]), call)
+    return note_behind(_in_callers_order(batch_type.lazy(*promised()), call.plan), call)
+
+
+def _in_callers_order(promise: Any, plan: CallPlan) -> Any:
+    """Return rows that were dealt out by weight in the order in which the caller gave them."""
+    order, found = plan.division and plan.division.order, batch_type_of(promise)
+    if not order or found is None:
+        return promise
+    return found.pick(promise, sorted(range(len(order)), key=order.__getitem__))
 
 
 def may_stay(plan: CallPlan, backend: Backend) -> bool:
-    """Say whether results can stay with the ranks: they are put below each other as they are, and nothing else."""
+    """Say whether results can stay with the ranks: they are put below each other, in an order that is known."""
     batch_type = plan.batch_type
     return (
         isinstance(backend, Keeps)
@@ -42,17 +51,17 @@ def may_stay(plan: CallPlan, backend: Backend) -> bool:
         and plan.merge is None
         and batch_type is not None
         and batch_type.lazy is not None
-        and _in_order_once(plan)
+        and _each_place_once(plan)
     )
 
 
-def _in_order_once(plan: CallPlan) -> bool:
-    """True where the collected results are the rows in their order; else collecting has more to do, or to refuse."""
+def _each_place_once(plan: CallPlan) -> bool:
+    """True where the collected results are all the rows, once; else collecting has something to refuse."""
     division = plan.division
     if division is None:
         return True
     collected = [division.place[rank] for rank in plan.collected]
-    return division.order is None and collected == sorted({division.place[rank] for rank in plan.ranks})
+    return collected == sorted({division.place[rank] for rank in plan.ranks})
 
 
 def passed_or_arrived(value: Any, backend: Backend, deadline: Deadline) -> Any:
