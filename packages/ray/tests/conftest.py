@@ -17,6 +17,9 @@ os.environ.update(
     # Idle workers for each CPU that Ray believes in would take turns with the tests on the CPUs that there are.
     RAY_prestart_worker_first_driver="0",
     RAY_enable_worker_prestart="0",
+    # A node whose raylet was killed is dead after five unanswered calls, which are 3 s apart by default; one that is
+    # only slow has 10 s for each of them, as ever.
+    RAY_health_check_period_ms="500",
     OMP_NUM_THREADS="1",
     PYTHONPATH=os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])),
 )

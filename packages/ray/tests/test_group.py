@@ -337,8 +337,9 @@ def test_wrong_use_is_refused_before_anything_starts(pair: RayResourcePool) -> N
     with pytest.raises(GroupUsageError, match="worker_names and worker_handles are for workers that exist"):
         RayWorkerGroup(pair, Plain, worker_names=["a"])
     for option in ("start_timeout", "call_timeout", "warn_after"):
+        limits: dict[str, Any] = {option: 0}
         with pytest.raises(GroupUsageError, match=f"{option}.* got 0"):
-            RayWorkerGroup(RayResourcePool([99]), Plain, **{option: 0})
+            RayWorkerGroup(RayResourcePool([99]), Plain, **limits)
     with pytest.raises(TypeError, match="nmae_prefix"):
         RayWorkerGroup(pair, Plain, nmae_prefix="x")  # type: ignore[call-arg]
 

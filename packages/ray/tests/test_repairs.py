@@ -222,6 +222,26 @@ def test_a_detached_group_is_found_with_its_new_rank(cluster: Cluster) -> None:
     group.stop()
 
 
+def test_who_has_attached_goes_on_with_the_new_rank(cluster: Cluster) -> None:
+    pool = RayResourcePool([1, 1], cpus_per_process=0.5, detached=True)
+    group = RayWorkerGroup(pool, Plain, name_prefix="r", detached=True)
+    client = attach("r")
+    assert client.add(1) == [1, 1]
+    end(group, 1)
+    with pytest.raises(WorkerLostError) as early:
+        client.add(1)
+    assert "started anew" not in str(early.value)
+    group.replace(1)
+    with pytest.raises(
+        WorkerLostError, match=r"owner has started anew: rank 1 \(generation 1\); further calls go there"
+    ):
+        client.add(0)
+    assert client.add(1) == [3, 1]
+    assert [place.generation for place in client.placement()] == [0, 1]
+    assert client.why_stuck() == group.why_stuck()
+    group.stop()
+
+
 def test_the_class_is_given_with_its_arguments_again(pool: RayResourcePool) -> None:
     with RayWorkerGroup(pool, RayClassWithInitArgs(Plain, start=5), name_prefix="r") as group:
         group.replace(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.errors import CollectiveGroupError
+from fanfold.ray.following import follow
+from fanfold.ray.repairs import in_words
 from fanfold.worker import Deadline, Failure, GroupUsageError, WaitTimeoutError, WorkerStartError
 from fanfold.worker.health import lost_ranks_error
 from fanfold.worker.starting import renew_ranks
@@ -95,10 +97,17 @@ def _check(member: StartedRank, outcome: Any, deadline: Deadline) -> None:
 
 
 def tell_of_repair(group: RanksOnCluster[Any], lost: Sequence[int]) -> None:
-    """Do what the group's failure policy says, and write into the report of each lost rank what that was."""
+    """Do what the group's failure policy says, and write into the report of each lost rank what that was.
+
+    A group that only joined its ranks goes on with those that their owner has put in the places of lost ones.
+    """
     told = {rank: error for rank, error in group._backend.obituaries.items() if rank in lost}  # noqa: SLF001  # as above
     report = lost_ranks_error(repr(group), told)
     report.ranks = tuple(lost)
-    done = group._repairs.react(group, report)  # noqa: SLF001  # as above
+    if group._ranks.order is None:  # noqa: SLF001  # as above
+        found = follow(group, lost)
+        done = f"its owner has started anew: {in_words(found)}; further calls go there" if found else ""
+    else:
+        done = group._repairs.react(group, report)  # noqa: SLF001  # as above
     for error in told.values() if done else ():
         error.args = (f"{error.args[0]}; {done}", *error.args[1:])

@@ -95,13 +95,14 @@ class Repairs:
     def _act(self, group: RanksOnCluster[Any], report: WorkerLostError) -> str:
         action = self.policy.action(group, report) if callable(self.policy.action) else self.policy.action
         if action == "replace":
-            return f"started anew: {_in_words(group.replace(report.ranks, self.policy.timeout))}"
+            return f"started anew: {in_words(group.replace(report.ranks, self.policy.timeout))}"
         if action == "restart_all":
-            return f"all ranks were started anew: {_in_words(group.restart_all(self.policy.timeout))}"
+            return f"all ranks were started anew: {in_words(group.restart_all(self.policy.timeout))}"
         if action not in ("raise", None):
             raise GroupUsageError(f"it said {action!r}; known are {', '.join(_ACTIONS)} and None")
         return "" if action == "raise" else "its failure policy has dealt with it"
 
 
-def _in_words(generations: dict[int, int]) -> str:
+def in_words(generations: dict[int, int]) -> str:
+    """Name ranks and their generations in one line."""
     return ", ".join(f"rank {rank} (generation {generation})" for rank, generation in sorted(generations.items()))
