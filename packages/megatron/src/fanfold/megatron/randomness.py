@@ -27,14 +27,11 @@ _SHARED_AXES, _ALL_AXES = ("pp", "dp", "cp"), ("pp", "dp", "cp", "tp")
 
 def start(seed: int, plan: DevicePlan) -> None:
     """Seed Megatron's random states of this process, from which it initialises weights on CUDA."""
+    initialize_rng_tracker(force_reset=True)
     if plan.kind == "cpu":
-        initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
         # Megatron's trackers keep states of CUDA's generators, or none at all; it has no door for another one.
         tensor_parallel.random._CUDA_RNG_STATE_TRACKER = _CpuTracker()  # noqa: SLF001
-        tensor_parallel.model_parallel_cuda_manual_seed(seed)
-    else:
-        initialize_rng_tracker(force_reset=True)
-        tensor_parallel.model_parallel_cuda_manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
 
 
 def seeded(seed: int, coordinates: Mapping[str, int], device: torch.device, step: int = 0) -> dict[str, torch.Tensor]:
