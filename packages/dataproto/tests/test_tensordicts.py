@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorData, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from fanfold.dataproto import (
     ColumnError,
@@ -73,6 +73,15 @@ def test_assigning() -> None:
     with pytest.raises(ColumnTypeError, match="assign_non_tensor got a dict"):
         tu.assign_non_tensor({}, a=1)  # type: ignore[arg-type]
     assert tu.unwrap_non_tensor_data(NonTensorData({"a": 1})) == {"a": 1}
+
+
+def test_values_for_each_row_are_no_value_of_the_whole_batch() -> None:
+    stack = NonTensorStack("a", "b")
+    with pytest.raises(ColumnTypeError, match="'s' is a NonTensorStack, one value for each row"):
+        tu.get_tensordict({"x": torch.ones(2)}, {"s": stack})
+    with pytest.raises(ColumnTypeError, match="assign_non_tensor_stack"):
+        tu.assign_non_tensor_data(TensorDict({}, batch_size=[2]), "s", stack)
+    assert tu.get(tu.get_tensordict({"x": torch.ones(2), "s": stack}), "s") == ["a", "b"]
 
 
 def test_taking_keys_out_is_all_or_nothing() -> None:

@@ -23,12 +23,20 @@ def check(what: str, tensordict: object) -> None:
 def assign_non_tensor_data(tensor_dict: TensorDictBase, key: str, val: Any) -> None:
     """Store one Python value for the whole TensorDict, in place.
 
+    Raises:
+        ColumnTypeError: a stack of values for each row.
+
     >>> plain = TensorDict({}, batch_size=[2])
     >>> assign_non_tensor_data(plain, "lr", 0.1)
     >>> get(plain, "lr")
     0.1
     """
     check("assign_non_tensor_data", tensor_dict)
+    if leaves.is_stack(val):
+        raise ColumnTypeError(
+            f"{key!r} is a NonTensorStack, one value for each row; expected one for all of them. Use "
+            "assign_non_tensor_stack, or give it to get_tensordict among the columns."
+        )
     whole: Column = NonTensorData(val, batch_size=tensor_dict.batch_size)
     tensor_dict.set(key, whole)
 
