@@ -32,7 +32,7 @@ text { font: 13px ui-sans-serif, system-ui, "Segoe UI", "DejaVu Sans", sans-seri
 }
 """
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 920, 370, 36, 66, 48, 24
+WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 950, 400, 36, 66, 48, 24
 
 
 def lines_of(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -71,6 +71,14 @@ _SHORT = 0.03  # seconds
 _MORE_OFTEN = 20
 
 
+def _seconds(action: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    value = action()
+    ended = time.perf_counter()
+    del value  # letting go of what came is not part of it
+    return ended - began
+
+
 class Figure(NamedTuple):
     """One line: a ratio of medians and what it is to be."""
 
@@ -93,22 +101,14 @@ class Bench:
         What takes less than a time slice of a busy machine is measured more often, or the machine is what is measured.
         """
         times: Times = {name: [] for name in sides}
-        for action in sides.values():
-            action()
-        began = time.perf_counter()
-        for action in sides.values():
-            action()
-        short = time.perf_counter() - began < _SHORT * len(sides)
+        often = {name: _MORE_OFTEN if _seconds(action) < _SHORT else 1 for name, action in [*sides.items()] * 2}
         names = list(sides)
         gc.collect()
         gc.freeze()  # what is there is there to stay; looking through it each time would take longer than the calls
-        for turn in range(self.rounds * (_MORE_OFTEN if short else 1)):
+        for turn in range(self.rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 gc.collect()
-                began = time.perf_counter()
-                value = sides[name]()
-                times[name].append(1e3 * (time.perf_counter() - began))
-                del value
+                times[name] += [1e3 * _seconds(sides[name]) for _ in range(often[name])]
         gc.unfreeze()
         return {name: statistics.median(each) for name, each in times.items()}
 

@@ -18,7 +18,7 @@ from cluster_state import store_bytes, until
 from fanfold.dataproto import DataProto, DataProtoFuture, MissingKeyError, RemoteBatch, RemoteError
 from fanfold.dispatch import ArgumentError, CollectError
 from fanfold.ray import RayClassWithInitArgs, RayResourcePool, RayStore, RayWorkerGroup, checking_inputs, stage, trace
-from fanfold.ray.parcels import TRAVELS_WITH_CALL
+from fanfold.ray.parcels import BATCH_TRAVELS_WITH_CALL, TRAVELS_WITH_CALL
 from fanfold.worker import (
     CallCancelledError,
     GroupCallError,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Five ranks import torch for the first of these tests; on a busy machine that takes minutes.
 pytestmark = pytest.mark.timeout(600)
 
-WIDE = 4000  # numbers a row: far more than what travels inside a header
+WIDE = 4000  # numbers a row: two rows are more than what travels with a call, one is more than a header holds
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def test_a_small_batch_travels_with_the_call_as_it_was_then(
     batch["i"].zero_()
     path.touch()
     assert future.get().equals(numbered(6))
-    long = DataProto.from_dict({"i": numbered(6)["i"]}, {"s": ["x" * TRAVELS_WITH_CALL] * 6})
+    long = DataProto.from_dict({"i": numbered(6)["i"]}, {"s": ["x" * BATCH_TRAVELS_WITH_CALL] * 6})
     assert readers.read(long).equals(long)
     assert ledger(readers).puts == 3
 
