@@ -197,6 +197,44 @@ def test_generators_are_refused_where_batches_are_put_together() -> None:
         for function in (generator, async_generator):
             with pytest.raises(RegistrationError, match=message):
                 register(mode)(function)
-    for mode in (Dispatch.ONE_TO_ALL, Dispatch.DP_COMPUTE_METRIC, Dispatch.RANK_ZERO):
-        assert spec_of(register(mode)(generator)) is not None
-    assert spec_of(register(Dispatch.DP_COMPUTE_PROTO, Execute.RANK_ZERO)(generator)) is not None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (Dispatch.ONE_TO_ALL,),
+        (Dispatch.DP_COMPUTE_METRIC,),
+        (Dispatch.RANK_ZERO,),
+        (Dispatch.DP_COMPUTE_PROTO, Execute.RANK_ZERO),
+    ],
+)
+def test_generators_are_taken_where_one_rank_gives_one_value_after_another(given: tuple[Any, ...]) -> None:
+    def generator(self: object) -> Iterator[int]:
+        yield 1
+
+    assert spec_of(register(*given)(generator)) is not None
+
+
+class Marked:
+    @register(Dispatch.ONE_TO_ALL)
+    def save(self) -> None: ...
+
+
+def test_a_mark_is_never_changed_behind_the_back_of_those_who_have_it() -> None:
+    before = spec_of(Marked.save)
+    with pytest.raises(RegistrationError, match=r"@register on Marked\.save: it has a mark already.*every class"):
+        register(Dispatch.RANK_ZERO)(Marked.save)
+    assert spec_of(Marked.save) is before
+    with pytest.raises(RegistrationError, match="mark it once"):
+        register()(register()(lambda self: None))
+
+    class Other(Marked):
+        @register(Dispatch.RANK_ZERO)
+        @functools.wraps(Marked.save)
+        def save(self) -> None:  # type: ignore[override]  # what wraps returns is typed as a callable
+            super().save()
+
+    own = spec_of(Other.save)
+    assert own is not None
+    assert own.dispatch_mode is Dispatch.RANK_ZERO
+    assert spec_of(Marked.save) is before

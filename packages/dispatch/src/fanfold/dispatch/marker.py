@@ -89,7 +89,18 @@ def _checked_function(function: Any) -> str:
             f"{where}: got a {type(function).__name__}, which is called without the worker it stands in, expected a "
             "function; write a def that takes self and calls it"
         )
+    _refuse_second_mark(where, function)
     return where
+
+
+def _refuse_second_mark(where: str, function: Any) -> None:
+    mark = vars(function).get(MAGIC_ATTR)
+    copied = getattr(getattr(function, "__wrapped__", None), MAGIC_ATTR, None)  # functools.wraps copies marks along
+    if mark is not None and mark is not copied:
+        raise RegistrationError(
+            f"{where}: it has a mark already, and a second one would change it for every class that has this method; "
+            "mark it once, or write a def of its own in the other class that calls it"
+        )
 
 
 def _spec(where: str, function: Callable[..., Any], options: Mapping[str, Any]) -> MethodSpec:
