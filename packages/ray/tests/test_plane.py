@@ -436,13 +436,29 @@ def test_what_has_no_rows_is_a_list(makers: RayWorkerGroup[Any]) -> None:
 
 
 def test_cancelled(makers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any], tmp_path: Path) -> None:
-    path = tmp_path / "go"
+    path, before = tmp_path / "go", store_bytes()
     future = pair.slow(makers.same(numbered(4, WIDE)), str(path))
     assert future.slice(0, 1).cancel()[0].keys() == {0, 1}
     path.touch()
     for ask in (future.get, future.rows):
         with pytest.raises(CallCancelledError):
             ask()
+    gc.collect()
+    until(lambda: store_bytes() <= before, 30)  # although what was cancelled is still held
+
+
+def test_the_last_of_a_chain_holds_no_memory_of_those_before_it(
+    makers: RayWorkerGroup[Any], pair: RayWorkerGroup[Any]
+) -> None:
+    before = store_bytes()
+    large = makers.grow(numbered(8), 50_000)  # 1.6 MB
+    last = pair.total.options(blocking=False)(large)
+    assert last.result() == [[6.0, 4], [22.0, 4]]
+    assert store_bytes() > before + 1_000_000
+    del large
+    gc.collect()
+    until(lambda: store_bytes() <= before, 30)
+    assert last.result() == [[6.0, 4], [22.0, 4]]
 
 
 def test_awaited(makers: RayWorkerGroup[Any]) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,6 +219,37 @@ def test_calls_in_marks_and_keywords() -> None:
 def test_call_that_is_not_to_become_a_value_goes_as_handles() -> None:
     with WorkerGroup([2], Doubler) as group:
         assert group.raw(group.number()).result() == ["list", "list"]
+
+
+class Argument(frozenset[int]):
+    """Ranks; what nobody holds any more can be seen."""
+
+
+@pytest.mark.parametrize("end", ["result", "cancel"])
+def test_a_call_that_is_over_holds_none_of_its_arguments(end: str, group: WorkerGroup[Gated]) -> None:
+    argument = Argument()
+    held = weakref.ref(argument)
+    call = group.wait.options(blocking=False)(f"over by {end}", argument)
+    assert call.plan.sources[1] is argument
+    if end == "result":
+        gate(f"over by {end}").set()
+        assert call.result() == [f"over by {end}"] * 3
+    else:
+        call.cancel()
+    del argument
+    give_up = time.monotonic() + 30
+    while held() is not None:
+        assert time.monotonic() < give_up
+        gc.collect()
+    assert call.plan.sources == ()
+    assert "?" in call.plan.explain()
+
+
+def test_a_call_that_failed_has_let_its_arguments_go(group: WorkerGroup[Gated]) -> None:
+    call = group.fail.options(blocking=False)(Argument({1}))
+    with pytest.raises(KeyError):
+        call.result()
+    assert call.plan.sources == ()
 
 
 def test_dependent_call_has_the_deadline_of_the_first(group: WorkerGroup[Gated]) -> None:

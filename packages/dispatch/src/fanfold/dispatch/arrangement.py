@@ -5,13 +5,14 @@ Letters: A arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.nested import with_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     from fanfold.dispatch.batches import BatchType
     from fanfold.dispatch.divide import Division
@@ -25,7 +26,7 @@ class Arrangement:
     Attributes:
         label: class and method, for messages.
         ranks: the ranks that run the method.
-        sources: the caller's own objects, from which pieces are taken.
+        sources: the caller's own objects, from which pieces are taken; none when they were let go.
         positional: how each positional argument travels.
         keyword: how each keyword argument travels.
         divisions: axis -> how rows are cut along it.
@@ -73,6 +74,10 @@ class Arrangement:
         assert piece.stop is not None
         order = self.divisions[str(piece.axis)].order
         return range(piece.start, piece.stop) if order is None else order[piece.start : piece.stop]
+
+    def without_sources(self) -> Self:
+        """The same arrangement without the caller's objects, for who keeps it when the arguments have been sent."""
+        return replace(self, sources=())
 
     def _part(self, piece: Piece, batch: Any, batch_type: BatchType) -> Any:
         if piece.columns is not None:

@@ -82,6 +82,8 @@ def _told(plan: CallPlan, piece: Piece) -> str:
 
 
 def _nbytes(plan: CallPlan, piece: Piece) -> int | None:
+    if not plan.sources:  # let go after the call
+        return None
     value = plan.value(piece)
     # Only what is cut can hold batches in containers that planning has looked at.
     batches = batches_in(value, "") if piece.kind == "rows" or batch_type_of(value) else ()

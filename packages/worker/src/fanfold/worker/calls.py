@@ -71,7 +71,7 @@ class Call(list[Handle]):
 
     @property
     def plan(self) -> CallPlan:
-        """Which rank was given what, and how results are collected."""
+        """Which rank was given what, and how results are collected; without the arguments when the call is over."""
         return self._plan
 
     def done(self) -> bool:
@@ -237,8 +237,13 @@ class Call(list[Handle]):
     def _end(self) -> None:
         # From here on the ranks may hold this call, and it must not hold the group whose end would end the ranks.
         owner, self._owner = self._owner, None
+        self._let_arguments_go()
         if owner is not None:
             owner.note_ended(self)
+
+    def _let_arguments_go(self) -> None:
+        # They may be results of other calls: who holds the last call of a chain would hold the memory of all of it.
+        self._plan = self._plan.without_sources()
 
     def _take_finished(self, limit: float) -> None:
         pending = self._pending
@@ -249,6 +254,8 @@ class Call(list[Handle]):
             self._take(pending[index])
         if finished:
             self._pending = [position for position in pending if position not in self._outcomes]
+            if not self._pending:
+                self._let_arguments_go()
             if not self._pending and not self._failed_after:
                 self._after = []  # what this depended on, and may go now
 
