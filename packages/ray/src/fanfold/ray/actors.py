@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import pickle
 from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,8 +147,9 @@ class SyncRankProcess(RankProcess):
             self._fanfold_instance = _with_values(made, ray.get(_references(made)))()
         return _answer(self)
 
-    def fanfold_call(self, order: Order, *values: Any) -> Any:
+    def fanfold_call(self, sent: Order | bytes, *values: Any) -> Any:
         """Run a method for a group's call."""
+        order = _order(sent)
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
@@ -184,8 +186,9 @@ class AsyncRankProcess(RankProcess):
             self._fanfold_instance = _with_values(made, values)()
         return _answer(self)
 
-    async def fanfold_call(self, order: Order, *values: Any) -> Any:
+    async def fanfold_call(self, sent: Order | bytes, *values: Any) -> Any:
         """Run a method for a group's call."""
+        order = _order(sent)
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
@@ -359,6 +362,11 @@ def _profiles(process: RankProcess) -> Profiles:
 
 def _task_id() -> str:
     return str(ray.get_runtime_context().get_task_id())
+
+
+def _order(sent: Order | bytes) -> Order:
+    found: Order = pickle.loads(sent) if isinstance(sent, bytes) else sent  # noqa: S301  # the driver wrote it
+    return found
 
 
 def _returned(process: RankProcess, order: Order, result: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.memory import memory_note
 from fanfold.ray.obituary import obituary
@@ -12,6 +12,7 @@ from fanfold.ray.refs import Ref, value_of
 from fanfold.ray.travelling import when_raised
 from fanfold.worker import Failure, NotPicklableError, Outcome, Success, WaitTimeoutError
 
+import ray
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
@@ -23,7 +24,7 @@ from ray.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fanfold.ray.answers import RankAnswer
 
@@ -54,6 +55,14 @@ def fetch(reference: Ref, answer_behind: Callable[[str], RankAnswer | None], lim
         return Failure(WaitTimeoutError("bringing a finished result to the driver", limit))
     except Exception as error:  # noqa: BLE001  # lost objects, full stores, errors that cannot be unpickled here
         return failure_of(error)
+
+
+def values_if_all_succeeded(references: Sequence[Ref], limit: float = FETCH_LIMIT) -> list[Any] | None:
+    """Bring the results of finished calls at once; None where one has failed, or cannot be brought."""
+    try:
+        return ray.get(list(references), timeout=limit)
+    except Exception:  # noqa: BLE001  # whatever it is, it is looked into where each is asked for alone
+        return None
 
 
 def failure_of(error: Exception) -> Failure:

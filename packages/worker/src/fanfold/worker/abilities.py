@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fanfold.worker.backend import Handle, Request, StartedRank, StartOrder
+    from fanfold.worker.backend import Handle, Outcome, Request, StartedRank, StartOrder
     from fanfold.worker.calls import Call
     from fanfold.worker.limits import Deadline
     from fanfold.worker.stuck import RankStatus
@@ -73,6 +73,15 @@ class PlacesTogether(Protocol):
 
     def place_all(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return what `place` would return for each."""
+        ...
+
+
+@runtime_checkable
+class FetchesTogether(Protocol):
+    """Brings the outcomes of several finished calls at once; without it they go through `fetch` one by one."""
+
+    def fetch_all(self, handles: Sequence[Handle]) -> Sequence[Outcome]:
+        """Return what `fetch` would return for each."""
         ...
 
 

@@ -7,7 +7,7 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fanfold.worker.abilities import Cancels, Notifies
+from fanfold.worker.abilities import Cancels, FetchesTogether, Notifies
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, StartedRank, Success
 from fanfold.worker.errors import CallCancelledError, WaitTimeoutError
 from fanfold.worker.limits import CANCEL_LIMIT, GRACE, Deadline, seconds
@@ -91,7 +91,8 @@ class Call(list[Handle]):
             CallCancelledError: The call was cancelled before it had finished.
         """
         deadline = self._sooner(timeout)
-        self._take_finished(0.0)
+        if not self._patience(deadline):
+            self._take_finished(0.0)
         while (patience := self._patience(deadline)) is not None:
             self._take_finished(patience)
         return self._settle(deadline)
@@ -250,8 +251,7 @@ class Call(list[Handle]):
         if not pending:
             return
         finished = self._backend.wait([self[position] for position in pending], limit)
-        for index in sorted(finished):
-            self._take(pending[index])
+        self._take([pending[index] for index in sorted(finished)])
         if finished:
             self._pending = [position for position in pending if position not in self._outcomes]
             if not self._pending:
@@ -259,11 +259,16 @@ class Call(list[Handle]):
             if not self._pending and not self._failed_after:
                 self._after = []  # what this depended on, and may go now
 
-    def _take(self, position: int) -> None:
-        outcome = self._backend.fetch(self[position])
-        self._outcomes[position] = outcome
-        if isinstance(outcome, Failure) and not self._cancelled:
-            self._failed_after[position] = self.age()
+    def _take(self, positions: Sequence[int]) -> None:
+        for position, outcome in zip(positions, self._fetched([self[position] for position in positions]), strict=True):
+            self._outcomes[position] = outcome
+            if isinstance(outcome, Failure) and not self._cancelled:
+                self._failed_after[position] = self.age()
+
+    def _fetched(self, handles: Sequence[Handle]) -> Iterable[Outcome]:
+        if len(handles) > 1 and isinstance(self._backend, FetchesTogether):
+            return self._backend.fetch_all(handles)
+        return map(self._backend.fetch, handles)
 
     def _results(self) -> dict[int, Any]:
         return {
