@@ -185,6 +185,12 @@ def custodian_pid() -> int:
     return int(ray.get(custodian.__ray_call__.remote(lambda _: os.getpid()), timeout=60))
 
 
+def node_of_custodian() -> str:
+    custodian: Any = custodian_of("chaos", "fanfold")
+    where = custodian.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    return str(ray.get(where, timeout=60))
+
+
 def end_custodian() -> None:
     kill(custodian_pid())
     until(lambda: "chaos.fanfold" not in named("chaos")[1])
@@ -359,6 +365,9 @@ def test_a_node_dies_in_a_call(doomed: Callable[[], None]) -> None:
 
 def test_a_node_dies_while_one_attaches(doomed: Callable[[], None]) -> None:
     with detached_group(on_doomed(detached=True)):
+        assert node_of_custodian() in {
+            node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]
+        }
         doomed()
         until(lambda: "chaosPlain_0:0" not in named("chaos")[1])
         with soon(), pytest.raises(BrokenGroupError, match="has lost rank 0"):

@@ -23,6 +23,7 @@ def test_public_names() -> None:
         "Deadline",
         "DeviceKind",
         "Failure",
+        "FetchesTogether",
         "GroupCallError",
         "GroupUsageError",
         "Handle",

@@ -5,13 +5,17 @@ The only place that asks Ray for what is free on each node, which has no public 
 
 from __future__ import annotations
 
+from typing import Any
+
 from fanfold.ray.errors import NoClusterError
 from fanfold.ray.feasibility import NodeState
 
 import ray
 from ray._private import state as ray_state  # no public call says what is free per node
 from ray.util import placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+_HEAD, _SMALLEST_SHARE = "node:__internal_head__", 0.0001
 _LIVING = ("PENDING", "CREATED", "RESCHEDULING", "PREPARED")
 
 
@@ -62,11 +66,16 @@ def node_addresses() -> dict[str, str]:
     return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
 
 
-def head_node() -> str:
-    """Return the id of the node that the cluster's own tables are on; any living one where none says that it is."""
-    living = [node for node in ray.nodes() if node["Alive"]]
-    heads = [node for node in living if "node:__internal_head__" in node["Resources"]]
-    return str((heads or living)[0]["NodeID"])
+def on_head_node() -> dict[str, Any]:
+    """Return the options that start an actor where the cluster's own tables are; where none says, on any node.
+
+    By the resource that the head has, not by the node's id: a node that has just joined knows no ids of others yet, and
+    would keep for itself what it is asked to place.
+    """
+    if cluster_has(_HEAD):
+        return {"resources": {_HEAD: _SMALLEST_SHARE}}
+    living = next(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(living, soft=True)}
 
 
 def cluster_has(resource: str) -> bool:

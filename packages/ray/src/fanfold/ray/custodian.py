@@ -12,14 +12,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fanfold.ray.cluster import head_node
+from fanfold.ray.cluster import on_head_node
 from fanfold.ray.manifest import Manifest, custodian_name
 from fanfold.ray.names import actor_named
 from fanfold.ray.naming import pools_of, worker_names_of
 from fanfold.ray.stopping import end_workers, remove_unshared, say_goodbye
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +158,7 @@ def create_custodian(group: str, namespace: str, keep_for: float | None) -> Acto
         num_cpus=0,
         max_concurrency=8,
         # Where the cluster's own tables are: a node that is lost takes ranks along, but not what tells of them.
-        scheduling_strategy=NodeAffinitySchedulingStrategy(head_node(), soft=True),
+        **on_head_node(),
     )
     return actor.remote(group, namespace, keep_for)
 
