@@ -59,7 +59,7 @@ class Settings:
 
     algorithm: str = "grpo"
     seed: int = 0
-    steps: int = 200
+    steps: int = 300
     warm_up_steps: int = 60
     warm_up_rows: int = 64
     warm_up_right: float = 1.0
@@ -76,7 +76,7 @@ class Settings:
     @property
     def optimizer(self) -> OptimizerConfig:
         """Large steps while answers are copied, smaller ones while they are searched."""
-        rate = LearningRate(3e-3, decay="linear", decay_steps=max(1, self.warm_up_steps), floor=1e-3)
+        rate = LearningRate(3e-3, decay="linear", decay_steps=max(1, self.warm_up_steps), floor=5e-4)
         return OptimizerConfig(learning_rate=rate)
 
     @property
