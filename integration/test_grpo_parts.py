@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fanfold.dataproto import DataProto
 from fanfold.worker import GroupCallError, WorkerGroup
 from journal import Journal, ResumeError, read_lines
 from problems import ADDITIONS, Problem, TaskFileError, examples_of_step, prompts_of_step, read_problems
+from running import GRPO, environment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from workers import Judge, RewardError, merged_metrics
 
@@ -318,3 +320,19 @@ def test_tensorboard_that_is_not_installed_is_said_before_anything_starts(
     asked = parse("", arguments=["--tensorboard", "--out", str(tmp_path / "run")])
     assert arguments.report(None, asked) == 1  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+def test_stopping_where_no_cluster_is_says_so_without_a_stack_trace() -> None:
+    command = [sys.executable, str(GRPO / "distributed.py"), "--backend", "ray", "--attach", "me", "--stop"]
+    done = subprocess.run(
+        [*command, "--address", "127.0.0.1:1"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    assert "127.0.0.1:1" in done.stderr

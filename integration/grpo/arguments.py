@@ -123,17 +123,23 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
 
 
 def report(make_models: Callable[[Arguments], AbstractContextManager[Models]], chosen: Arguments) -> int:
-    """Run a script's main part; what is expected to go wrong becomes a few lines and status 1, not a stack trace."""
+    """Run a script's main part; returns the status of the process."""
+    advice = f"--resume goes on from the last checkpoint in {chosen.out}"
+    return attempt(lambda: print(json.dumps(run(make_models, chosen))), chosen, advice)
+
+
+def attempt(action: Callable[[], object], chosen: Arguments, advice: str = "") -> int:
+    """Do something; what is expected to go wrong becomes a few lines and status 1, not a stack trace."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        print(json.dumps(run(make_models, chosen)))
+        action()
     except EXPECTED as error:
         if chosen.debug:
             raise
-        print(f"error: {error}\n--resume goes on from the last checkpoint in {chosen.out}", file=sys.stderr)
+        print("\n".join(filter(None, [f"error: {error}", advice])), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"interrupted; --resume goes on from the last checkpoint in {chosen.out}", file=sys.stderr)
+        print("; ".join(filter(None, ["interrupted", advice])), file=sys.stderr)
         return 130
     return 0
 

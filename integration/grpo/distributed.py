@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from arguments import Arguments, parse, report
+from arguments import Arguments, attempt, parse, report
 from fanfold.megatron import ParallelConfig
 from fanfold.worker import ClassWithInitArgs, WorkerGroup, create_colocated_worker_cls
 from loop import Models
@@ -99,7 +99,4 @@ def stop(chosen: Arguments) -> None:
 
 if __name__ == "__main__":
     asked = parse(__doc__, groups=True)
-    if asked.stop:
-        stop(asked)
-        sys.exit(0)
-    sys.exit(report(models_on_ranks, asked))
+    sys.exit(attempt(lambda: stop(asked), asked) if asked.stop else report(models_on_ranks, asked))
