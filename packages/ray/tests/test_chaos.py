@@ -301,6 +301,15 @@ def _is_whole() -> bool:
     return False
 
 
+def test_a_driver_dies_between_the_end_of_the_ranks_and_that_of_the_custodian() -> None:
+    group: RayWorkerGroup[Any] = RayWorkerGroup(pool(detached=True), Plain, name_prefix="chaos", detached=True)
+    custodian: Any = custodian_of("chaos", "fanfold")
+    assert ray.get(custodian.stop.remote(20.0), timeout=60) == []  # what stop() asks first; nobody asks for the rest
+    del custodian
+    until(lambda: named("chaos") == ([], []))
+    group.stop()
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_control_c_ends_a_driver_and_all_that_it_made(address: str, moment: str) -> None:
     driver = killed_driver(moment, address, signal.SIGINT)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 _WATCH_EVERY = 1.0  # seconds
+_LAST_WORDS = 2.0  # seconds to tell whoever asked for the end that it was reached
 _SILENT_START = 20.0  # seconds without a word of the driver that starts the group: it is gone
 
 
@@ -64,6 +65,7 @@ class Custodian:
         self._placement_groups: list[PlacementGroup] = []
         self._manifest: Manifest | None = None
         self._stopping = False
+        self._over_since: float | None = None
         self._born = self._contact = time.monotonic()
         threading.Thread(target=self._watch, name="fanfold-custodian", daemon=True).start()
 
@@ -117,6 +119,7 @@ class Custodian:
             say_goodbye(self._worker_names, self._namespace, limit / 2)
         left = end_workers(self._worker_names, self._namespace, limit)
         remove_unshared(self._placement_groups, self._group, limit)
+        self._over_since = None if left else time.monotonic()
         return left
 
     def _recall(self) -> None:
@@ -133,11 +136,15 @@ class Custodian:
         return "starting" if self._manifest is None else "ready"
 
     def _watch(self) -> None:
-        while not self._stopping:
+        while not self._is_over():
             time.sleep(_WATCH_EVERY)
-            if self._forsaken():
+            if self._over_since is None and self._forsaken():
                 self.stop(limit=_SILENT_START)
-                ray.kill(ray.get_runtime_context().current_actor)
+        ray.kill(ray.get_runtime_context().current_actor)
+
+    def _is_over(self) -> bool:
+        # Who has asked for the end takes the name away too, unless it has died in between.
+        return self._over_since is not None and time.monotonic() - self._over_since > _LAST_WORDS
 
     def _forsaken(self) -> bool:
         silence = time.monotonic() - self._contact
