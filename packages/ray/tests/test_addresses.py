@@ -35,6 +35,17 @@ def test_ipv4_by_value(addresses: list[ipaddress.IPv4Address]) -> None:
     assert [ipaddress.IPv4Address(text) for text in ordered] == sorted(addresses)
 
 
+def test_what_only_looks_like_a_number_is_text() -> None:
+    assert sorted(["node\u00b2", "node10", "node\u2460", "node9", "node" + "9" * 5000], key=address_sort_key) == [
+        "node9",
+        "node10",
+        "node" + "9" * 5000,
+        "node\u00b2",
+        "node\u2460",
+    ]
+    assert address_sort_key("n007") == address_sort_key("n7")
+
+
 @given(st.lists(st.one_of(st.text(), st.ip_addresses().map(str))))
 def test_any_text_can_be_sorted(texts: list[str]) -> None:
     assert sorted(texts, key=address_sort_key) == sorted(texts, key=address_sort_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import string
 from typing import TypeAlias
 
 AddressKey: TypeAlias = tuple[int, int, tuple[tuple[int, int, str], ...]]
@@ -26,5 +27,11 @@ def address_sort_key(address: str) -> AddressKey:
 
 
 def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.findall(r"[0-9]+|[^0-9]+", text.lower())
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    return tuple(_part(part) for part in re.findall(r"[0-9]+|[^0-9]+", text.lower()))
+
+
+def _part(part: str) -> tuple[int, int, str]:
+    if part[0] not in string.digits:
+        return 1, 0, part
+    digits = part.lstrip("0")  # by length and then as text is by number, however long it is
+    return 0, len(digits), digits
