@@ -10,8 +10,9 @@ import pytest
 import sample_workers
 from fanfold.dispatch import CallContext, current_call
 from fanfold.ray import actors
-from fanfold.ray.actors import AsyncRankProcess, Order, RankProcess, SyncRankProcess, rank_class
+from fanfold.ray.actors import AsyncRankProcess, RankProcess, SyncRankProcess, rank_class
 from fanfold.ray.errors import GroupStartingError
+from fanfold.ray.orders import Order
 from ray import cloudpickle
 
 

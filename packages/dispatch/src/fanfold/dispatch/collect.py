@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fanfold.dispatch.batches import BatchType, batch_type_of
-from fanfold.dispatch.cut import inverse
 from fanfold.dispatch.errors import CollectError
 from fanfold.dispatch.merge import merge_values
 
@@ -83,21 +82,18 @@ def _put_together(label: str, labelled: Labelled, put: Callable[[], Any]) -> Any
 def _joined(plan: CallPlan, labelled: Labelled) -> Any:
     _check_every_place_once(plan, labelled)
     joined = join_batches(plan.label, [(rank, _unpadded(plan, rank, value)) for rank, value in labelled], plan.merge)
-    order = plan.division and plan.division.order
-    if not order:
+    way_back = plan.division and plan.division.way_back
+    if not way_back:
         return joined
     batch_type = batch_type_of(joined)
     assert batch_type is not None
-    return batch_type.pick(joined, inverse(order))
+    return batch_type.pick(joined, way_back)
 
 
 def _check_every_place_once(plan: CallPlan, labelled: Labelled) -> None:
     """Dispatch and collect functions of different modes can be combined so that rows get lost or come twice."""
-    if plan.division is None:
-        return
-    place = plan.division.place
-    collected = [place[rank] for rank in plan.collected]
-    if collected != sorted({place[rank] for rank in plan.ranks}):
+    if plan.division is not None and not plan.collects_each_place_once:
+        collected = [plan.division.place[rank] for rank in plan.collected]
         raise CollectError(
             f"{plan.label}: batches came from the places {collected} along axis {plan.mesh.shard!r} (of ranks "
             f"{list(plan.collected)}), expected each place that has rows once and in order; use dispatch and collect "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fanfold.dispatch.cut import Cut, even_cut, weighted_cut
+from fanfold.dispatch.cut import Cut, even_cut, inverse, weighted_cut
 from fanfold.dispatch.errors import ArgumentError, DivideError, MeshError
 from fanfold.dispatch.nested import batches_in
 from fanfold.dispatch.weights import weights_of_rows
@@ -86,6 +86,11 @@ class Division(NamedTuple):
     def order(self) -> tuple[int, ...] | None:
         """[B] the row that stands at each place when rows are dealt out by weight; None when they keep their order."""
         return None if self.cut is None else self.cut.order
+
+    @property
+    def way_back(self) -> tuple[int, ...] | None:
+        """[B] what brings rows that were dealt out by weight into the caller's order; None when they keep theirs."""
+        return inverse(self.order) if self.order else None
 
 
 def divided(label: str, argument: Argument, mesh: Mesh) -> Divided:

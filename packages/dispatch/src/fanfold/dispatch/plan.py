@@ -45,6 +45,14 @@ class CallPlan(Arrangement):
         """How the rows that results belong to are cut; None when nothing is divided along the mesh's own axis."""
         return self.divisions.get(self.mesh.shard)
 
+    @property
+    def collects_each_place_once(self) -> bool:
+        """Whether the collected results are those of all rows, once and in order; true where nothing is divided."""
+        if self.division is None:
+            return True
+        place = self.division.place
+        return [place[rank] for rank in self.collected] == sorted({place[rank] for rank in self.ranks})
+
     def rows(self, rank: int) -> int | None:
         """How many of the caller's rows one rank gets, padding not counted; None when nothing is divided or counted."""
         return None if self.division is None else self.division.rows(rank)

@@ -15,16 +15,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import pickle
 from functools import partial
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from fanfold.dispatch import CallContext, serving
+from fanfold.dispatch import serving
 from fanfold.ray.answers import RankAnswer, devices_of
 from fanfold.ray.desk import Desk
 from fanfold.ray.errors import GroupStartingError
 from fanfold.ray.logs import oom_kills, own_logs
+from fanfold.ray.orders import Order, opened_order
 from fanfold.ray.parcels import Parcel, as_it_is, opened
 from fanfold.ray.passing import Assembled
 from fanfold.ray.profiling import Profiles, ProfileWindow
@@ -67,32 +67,6 @@ class Birth:
     environment: Mapping[str, str]
     secret: str
     generation: int = 0
-
-
-class Order(NamedTuple):
-    """A group's call, as a rank is told; the values follow it as arguments of their own, so that Ray resolves them.
-
-    Attributes:
-        context: The call, as the method may see it.
-        method: The method's name, or a function that is given the worker first.
-        names: The last values are keyword arguments with these names.
-        wanted: Whether the result travels back.
-        readonly: Whether the method promises not to write into its arguments.
-        stays: Whether the result is returned as a header and a payload.
-        apart: Columns of the result that are returned each by itself then.
-        parts: How many of the values, the last ones, are parts of arguments whose rows were elsewhere.
-        checked: Whether that promise is checked.
-    """
-
-    context: CallContext
-    method: Any
-    names: tuple[str, ...]
-    wanted: bool
-    readonly: bool
-    stays: bool = False
-    parts: int = 0
-    checked: bool = False
-    apart: tuple[str, ...] = ()
 
 
 class RankProcess:
@@ -149,7 +123,7 @@ class SyncRankProcess(RankProcess):
 
     def fanfold_call(self, sent: Order | bytes, *values: Any) -> Any:
         """Run a method for a group's call."""
-        order = _order(sent)
+        order = opened_order(sent)
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
@@ -188,7 +162,7 @@ class AsyncRankProcess(RankProcess):
 
     async def fanfold_call(self, sent: Order | bytes, *values: Any) -> Any:
         """Run a method for a group's call."""
-        order = _order(sent)
+        order = opened_order(sent)
         with errors_travel(), _desk(self).serving(_task_id(), order.context.method) as wanted, serving(order.context):
             if not wanted:
                 return _nothing(order)
@@ -362,11 +336,6 @@ def _profiles(process: RankProcess) -> Profiles:
 
 def _task_id() -> str:
     return str(ray.get_runtime_context().get_task_id())
-
-
-def _order(sent: Order | bytes) -> Order:
-    found: Order = pickle.loads(sent) if isinstance(sent, bytes) else sent  # noqa: S301  # the driver wrote it
-    return found
 
 
 def _returned(process: RankProcess, order: Order, result: Any) -> Any:

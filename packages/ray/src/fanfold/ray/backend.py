@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
-from fanfold.ray.actors import Order, call_name
+from fanfold.ray.actors import call_name
 from fanfold.ray.checking import inputs_are_checked
 from fanfold.ray.cluster import current_namespace
 from fanfold.ray.errors import LifetimeError, StaleResultError
@@ -15,6 +14,7 @@ from fanfold.ray.keeping import KeptCall, Returned
 from fanfold.ray.ledger import CallLedger, current_ledger, phase
 from fanfold.ray.names import named_actors, wait_until_free
 from fanfold.ray.obituary import obituary
+from fanfold.ray.orders import Order
 from fanfold.ray.outcomes import fetch, values_if_all_succeeded
 from fanfold.ray.parcels import placed, placed_together
 from fanfold.ray.passing import Parts, Passed, passed_on
@@ -218,12 +218,12 @@ class RayBackend:
             checked=inputs_are_checked(),
             apart=tuple(request.apart) if stays else (),
         )
-        # Bytes take a tenth of the time that Ray needs for anything else; but it has to see references.
-        sent = pickle.dumps(order, 5) if isinstance(method, str) else order
         submit = getattr(rank.door, label, None) or rank.door.fanfold_call
         with phase("submit"):
             returns = returns_of(order.apart) if stays else 1
-            submitted: Any = submit.options(name=label, num_returns=returns).remote(sent, *values, *parts.references)
+            submitted: Any = submit.options(name=label, num_returns=returns).remote(
+                order.packed(), *values, *parts.references
+            )
         if (ledger := current_ledger()) is not None:
             ledger.note_sent(
                 rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]
@@ -246,9 +246,9 @@ class RayBackend:
 
     def fetch_all(self, handles: Sequence[Ref]) -> list[Outcome]:
         """Bring the outcomes of finished calls, at once where none of them has failed."""
-        with phase("fetch"):
-            values = values_if_all_succeeded(handles)
-        if values is None or self._replaced:
+        with phase("fetch"):  # where ranks have been started anew, each result is asked whose it is
+            values = None if self._replaced else values_if_all_succeeded(handles)
+        if values is None:
             return [self.fetch(handle) for handle in handles]
         if (ledger := current_ledger()) is not None:
             ledger.note_brought(handles)

@@ -91,7 +91,7 @@ class Call(list[Handle]):
             CallCancelledError: The call was cancelled before it had finished.
         """
         deadline = self._sooner(timeout)
-        if not self._patience(deadline):
+        if not self._patience(deadline):  # no time is left: what has finished by now counts all the same
             self._take_finished(0.0)
         while (patience := self._patience(deadline)) is not None:
             self._take_finished(patience)

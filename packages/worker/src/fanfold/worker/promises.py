@@ -36,10 +36,8 @@ def promise_of(call: Call) -> Any:
 
 def _in_callers_order(promise: Any, plan: CallPlan) -> Any:
     """Return rows that were dealt out by weight in the order in which the caller gave them."""
-    order, found = plan.division and plan.division.order, batch_type_of(promise)
-    if not order or found is None:
-        return promise
-    return found.pick(promise, sorted(range(len(order)), key=order.__getitem__))
+    way_back, found = plan.division and plan.division.way_back, batch_type_of(promise)
+    return promise if not way_back or found is None else found.pick(promise, way_back)
 
 
 def may_stay(plan: CallPlan, backend: Backend) -> bool:
@@ -51,17 +49,8 @@ def may_stay(plan: CallPlan, backend: Backend) -> bool:
         and plan.merge is None
         and batch_type is not None
         and batch_type.lazy is not None
-        and _each_place_once(plan)
+        and plan.collects_each_place_once
     )
-
-
-def _each_place_once(plan: CallPlan) -> bool:
-    """True where the collected results are all the rows, once; else collecting has something to refuse."""
-    division = plan.division
-    if division is None:
-        return True
-    collected = [division.place[rank] for rank in plan.collected]
-    return collected == sorted({division.place[rank] for rank in plan.ranks})
 
 
 def passed_or_arrived(value: Any, backend: Backend, deadline: Deadline) -> Any:
