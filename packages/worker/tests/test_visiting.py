@@ -153,11 +153,13 @@ def test_lost_and_renewed_ranks(tmp_path: Path) -> None:
         assert (after[0], after[1] != before[1]) == (before[0], True)
 
 
-def test_after_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_after_the_end(tmp_path: Path, has_begun: bool) -> None:
     with _started(tmp_path) as owner, _seen_from_elsewhere(owner) as visitor:
         sent, backend = pickle.dumps(visitor), visitor._backend
         assert isinstance(backend, VisitingBackend)
         waiting = visitor.wait_for.options(blocking=False)("never", patience=3600)
+        _until(lambda: not has_begun or all("wait_for" in line for line in visitor.why_stuck().splitlines()[1:3]))
         owner.close()
         with pytest.raises(WorkerLostError):
             waiting.result(30)

@@ -41,6 +41,7 @@ class Desk:
         try:
             with cancellable(flag), self._where.inside(hash(task), method):
                 yield wanted
+            flag.refuse_result()
         finally:
             with self._lock:
                 del self._running[task]

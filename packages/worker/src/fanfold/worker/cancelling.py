@@ -1,10 +1,15 @@
-"""A running method is not stopped by force: it can ask whether its result is still wanted."""
+"""A running method is not stopped by force: it can ask whether its result is still wanted.
+
+What a method returns after it was told that nobody wants it is not a result: it ended early, with a part of it or none.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from fanfold.worker.errors import CallCancelledError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +20,16 @@ class CancelFlag:
 
     def __init__(self) -> None:
         self.is_set = False
+        self.was_noticed = False
+
+    def refuse_result(self) -> None:
+        """Raise if the method was told: what it has returned since is not what it returns when somebody waits.
+
+        Raises:
+            CallCancelledError: It was.
+        """
+        if self.was_noticed:
+            raise CallCancelledError("this call ended early because it was cancelled; it has no result")
 
 
 _flag_of_this_call: ContextVar[CancelFlag | None] = ContextVar("fanfold_cancel_flag", default=None)
@@ -23,7 +38,10 @@ _flag_of_this_call: ContextVar[CancelFlag | None] = ContextVar("fanfold_cancel_f
 def cancelled() -> bool:
     """Say whether the call that this code runs in was cancelled; false outside of a call."""
     flag = _flag_of_this_call.get()
-    return flag is not None and flag.is_set
+    if flag is None or not flag.is_set:
+        return False
+    flag.was_noticed = True
+    return True
 
 
 @contextmanager

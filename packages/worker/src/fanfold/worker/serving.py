@@ -53,6 +53,7 @@ class Waiting:
     _flags: dict[int, CancelFlag] = field(default_factory=dict)
     _begun: set[int] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    is_over: bool = False
 
     def add(self, job: Job) -> None:
         """Take a call in."""
@@ -86,6 +87,7 @@ class Waiting:
 
     def no_more(self) -> None:
         """Let the running call end, begin no other."""
+        self.is_over = True
         with self._lock:
             for flag in self._flags.values():
                 flag.is_set = True
@@ -119,9 +121,9 @@ class RankServer:
             importlib.import_module("asyncio").run(self._serve_in_loop(worker))
             return
         while (job := self.waiting.next()) is not None:
-            with self._running(job) as wanted:
-                if wanted:
-                    job.succeed(finished(job.begin(worker)))
+            with self._running(job) as flag:
+                if flag is not None:
+                    self._succeed(job, flag, finished(job.begin(worker)))
 
     async def _serve_in_loop(self, worker: Any) -> None:
         asyncio = importlib.import_module("asyncio")
@@ -134,12 +136,18 @@ class RankServer:
         await asyncio.gather(*running)
 
     async def _run_in_loop(self, job: Job, worker: Any) -> None:
-        with self._running(job) as wanted:
-            if wanted:
-                job.succeed(await finished_in_loop(job.begin(worker)))
+        with self._running(job) as flag:
+            if flag is not None:
+                self._succeed(job, flag, await finished_in_loop(job.begin(worker)))
+
+    def _succeed(self, job: Job, flag: CancelFlag, result: Any) -> None:
+        if flag.was_noticed and self.waiting.is_over:
+            return  # the end of this rank is the outcome, as it is for the calls that wait behind
+        flag.refuse_result()
+        job.succeed(result)
 
     @contextmanager
-    def _running(self, job: Job) -> Iterator[bool]:
+    def _running(self, job: Job) -> Iterator[CancelFlag | None]:
         flag = self.waiting.begin(job.call)
         try:
             with (
@@ -147,7 +155,7 @@ class RankServer:
                 in_call(job.context),
                 cancellable(flag or CancelFlag()),
             ):
-                yield flag is not None
+                yield flag
         except Exception as error:  # noqa: BLE001  # whatever a user's method raises is the outcome of the call
             job.fail(error)
         finally:

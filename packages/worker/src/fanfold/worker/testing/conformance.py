@@ -668,6 +668,16 @@ class Conformance:
         assert outcome.lost
         assert isinstance(outcome.error, WorkerLostError)
 
+    @needs(Ability.ASK)
+    @needs(Ability.BUSY)
+    def test_close_during_a_call_gives_no_result(self, tmp_path: Path) -> None:
+        group = self.make_group([2], ClassWithInitArgs(Rendezvous, str(tmp_path)))
+        call = group.wait_for.options(blocking=False)("never", patience=3600)
+        self.until(lambda: all("wait_for" in line for line in group.why_stuck().splitlines()[1:3]))
+        group.close()
+        with pytest.raises(WorkerLostError):
+            call.result(self.patience)
+
     def test_name_is_free_after_close(self) -> None:
         for _ in range(2):
             with self.make_group([1], Probe, name_prefix="again-") as group:
