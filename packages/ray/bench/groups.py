@@ -263,7 +263,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         sides += [] if why else [verl]
     found: dict[str, Any] = {"ray": ray.__version__, "python": platform.python_version(), "verl": why or _verl.VERSION}
     for ranks in arguments.ranks:
-        with RayResourcePool([ranks], cpus_per_process=1, max_colocate_count=4) as pool:
+        # Two CPUs for each rank: verl asks for a whole one for its meeting point, beside the ranks of all three.
+        with RayResourcePool([ranks], cpus_per_process=2, max_colocate_count=4) as pool:
             pool.get_placement_groups()
             found[f"start of {ranks} ranks, s"] = starts(sides, pool, arguments.rounds)
             groups = [side(pool) for side in sides]
@@ -304,7 +305,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)]))
         ray.init(
             address="local",
-            num_cpus=10,
+            num_cpus=20,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fanfold.dispatch.errors import NoCallError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class CallContext(NamedTuple):
@@ -45,11 +41,18 @@ def current_call() -> CallContext:
         ) from None
 
 
-@contextmanager
-def serving(call: CallContext) -> Iterator[None]:
+class serving:  # noqa: N801  # a block, in each call: no generator, which would cost thrice as much
     """Make `call` the current one; for backends, around the method."""
-    token = _current.set(call)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: CallContext) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+        self._token = _current.set(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        """Make current what was current before."""
+        _current.reset(self._token)

@@ -13,6 +13,7 @@ user's methods run where the user's constructor ran.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 from functools import partial
@@ -335,7 +336,12 @@ def _profiles(process: RankProcess) -> Profiles:
 
 
 def _task_id() -> str:
-    return str(ray.get_runtime_context().get_task_id())
+    return str(_runtime_context().get_task_id())
+
+
+@functools.cache
+def _runtime_context() -> Any:
+    return ray.get_runtime_context()  # the same for all calls of a process, and making it costs more than asking it
 
 
 def _returned(process: RankProcess, order: Order, result: Any) -> Any:

@@ -202,9 +202,19 @@ class RayBackend:
             return passed_on(value, deadline)
 
     def call(self, rank: StartedRank, request: Request) -> Ref | Returned:
+        """Submit a call to one rank."""
+        return self.call_all([rank], [request])[0]
+
+    def call_all(self, ranks: Sequence[StartedRank], requests: Sequence[Request]) -> list[Ref | Returned]:
         """Submit a call under the method's own name, as Ray's timeline and task list show it."""
-        label = call_name(self._class_name, request.label)
-        method = request.method if isinstance(request.method, str) else placed(request.method, "a function")
+        with phase("submit"):
+            label = call_name(self._class_name, requests[0].label)
+            method = requests[0].method
+            sent = method if isinstance(method, str) else placed(method, "a function")
+            return [self._submitted(each, label, sent) for each in zip(ranks, requests, strict=True)]
+
+    def _submitted(self, each: tuple[StartedRank, Request], label: str, method: Any) -> Ref | Returned:
+        rank, request = each
         parts, stays = Parts(), request.stays and request.wanted
         values = [parts.taken(value) for value in (*request.args, *request.kwargs.values())]
         order = Order(
@@ -219,11 +229,10 @@ class RayBackend:
             apart=tuple(request.apart) if stays else (),
         )
         submit = getattr(rank.door, label, None) or rank.door.fanfold_call
-        with phase("submit"):
-            returns = returns_of(order.apart) if stays else 1
-            submitted: Any = submit.options(name=label, num_returns=returns).remote(
-                order.packed(), *values, *parts.references
-            )
+        returns = returns_of(order.apart) if stays else 1
+        submitted: Any = submit.options(name=label, num_returns=returns).remote(
+            order.packed(), *values, *parts.references
+        )
         if (ledger := current_ledger()) is not None:
             ledger.note_sent(
                 rank.rank, [*(value for value in values if isinstance(value, ray.ObjectRef)), *parts.references]

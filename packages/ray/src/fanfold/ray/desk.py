@@ -5,13 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fanfold.worker import CancelFlag, RankStatus, Whereabouts, cancellable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _REMEMBERED = 4096  # ended calls; a cancellation of an older one is answered as if it had not begun, and drops nothing
 
@@ -30,23 +26,26 @@ class Desk:
         self._spans: deque[tuple[str, float, float]] = deque(maxlen=_SPANS)
         self._lock = threading.Lock()
 
-    @contextmanager
-    def serving(self, task: str, method: str) -> Iterator[bool]:
-        """Note that a call runs, for the time of a block; says whether it is still wanted."""
-        flag, began = CancelFlag(), time.time()
+    def serving(self, task: str, method: str) -> Served:
+        """Note that a call runs, for the time of a block; the block is given whether the call is still wanted."""
+        return Served(self, task, method)
+
+    def begin(self, task: str, method: str, flag: CancelFlag) -> bool:
+        """Note that a call runs; say whether it is still wanted."""
+        self._where.enter(hash(task), method)
         with self._lock:
             wanted = task not in self._dropped
             self._dropped.discard(task)
             self._running[task] = flag
-        try:
-            with cancellable(flag), self._where.inside(hash(task), method):
-                yield wanted
-            flag.refuse_result()
-        finally:
-            with self._lock:
-                del self._running[task]
-                self._ended.append(task)
-                self._spans.append((method, began, time.time()))
+        return wanted
+
+    def end(self, task: str, method: str, began: float) -> None:
+        """Note that it has ended."""
+        self._where.leave(hash(task))
+        with self._lock:
+            del self._running[task]
+            self._ended.append(task)
+            self._spans.append((method, began, time.time()))
 
     def cancel(self, task: str) -> str:
         """Tell a call that nobody waits for it, or keep it from beginning; say "running", "dropped" or "finished"."""
@@ -67,3 +66,28 @@ class Desk:
         """Return which calls have ended since a moment of this machine's clock, when each began and ended, and now."""
         with self._lock:
             return {"now": time.time(), "spans": [span for span in self._spans if span[2] >= since]}
+
+
+class Served:
+    """A call that runs, as a block."""
+
+    __slots__ = ("_began", "_cancellable", "_desk", "_flag", "_method", "_task")
+
+    def __init__(self, desk: Desk, task: str, method: str) -> None:
+        self._desk, self._task, self._method = desk, task, method
+        self._flag = CancelFlag()
+        self._cancellable = cancellable(self._flag)
+
+    def __enter__(self) -> bool:
+        """Begin the block."""
+        self._began = time.time()
+        wanted = self._desk.begin(self._task, self._method, self._flag)
+        self._cancellable.__enter__()
+        return wanted
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """End it; what a method returned that had been told that nobody waits is no result."""
+        self._cancellable.__exit__()
+        self._desk.end(self._task, self._method, self._began)
+        if error is None:
+            self._flag.refuse_result()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fanfold.ray.arguments import placement_of
-from fanfold.ray.backend import RayBackend
 from fanfold.ray.discovery import answers_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.profiling import Kind, ProfileWindow
@@ -16,6 +15,7 @@ from fanfold.worker import START_LIMIT, Deadline, GroupUsageError, WorkerGroup
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fanfold.ray.backend import RayBackend
     from fanfold.ray.birth import GroupBirth
     from fanfold.ray.bundles import RankPlacement
     from fanfold.ray.detached import AtHome
@@ -38,8 +38,7 @@ class RanksOnCluster(WorkerGroup[WorkerT]):
 
     @property
     def _backend(self) -> RayBackend:
-        assert isinstance(self._ranks.backend, RayBackend)  # no other is ever made here
-        return self._ranks.backend
+        return cast("RayBackend", self._ranks.backend)  # no other is ever made here, and it is asked for often
 
     @property
     def workers(self) -> list[Actor]:

@@ -7,30 +7,29 @@ again, which fails for many constructors, so that their error would arrive as on
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fanfold.worker.travelling import remote_error
 
 from ray import cloudpickle
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _WHEN = "_fanfold_when"
 
 
-@contextmanager
-def errors_travel() -> Iterator[None]:
+class errors_travel:  # noqa: N801  # a block, in each call: no generator, which would cost thrice as much
     """Let what is raised in the block arrive as it is, with the moment at which it was raised."""
-    try:
-        yield
-    except Exception as error:
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Raise what arrives instead of what does not."""
+        if not isinstance(error, Exception):
+            return
         vars(error).setdefault(_WHEN, time.time())
         travelling = portable_error(error)
-        if travelling is error:
-            raise
-        raise travelling.with_traceback(error.__traceback__) from error.__cause__
+        if travelling is not error:
+            raise travelling.with_traceback(error.__traceback__) from error.__cause__
 
 
 def when_raised(error: BaseException) -> float:

@@ -1,4 +1,7 @@
-"""What a backend can do beyond the contract. Each is one method; without it, exactly what is said here is lost."""
+"""What a backend can do beyond the contract. Each is one method; without it, exactly what is said here is lost.
+
+Where every call asks, it looks for the method alone: asking a protocol costs as much as planning the call.
+"""
 
 from __future__ import annotations
 

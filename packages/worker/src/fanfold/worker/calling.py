@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fanfold.dispatch import CallContext, CallPlan, Dispatch, Execute, Mesh, MethodSpec, plan_call
-from fanfold.worker.abilities import Keeps, PlacesTogether
+from fanfold.worker.abilities import Keeps
 from fanfold.worker.arguments import check_takes_worker, resolved, soonest, warn_of_scattering
 from fanfold.worker.backend import Backend, Request, StartedRank
 from fanfold.worker.bind import methods_of, unknown_method
@@ -231,10 +231,8 @@ class CallingGroup(Generic[WorkerT]):
     def _place(self, plan: CallPlan, spec: MethodSpec, deadline: Deadline) -> dict[Any, Any]:
         pieces, backend = plan.pieces(), self._backend
         values = (self._value(plan, piece, spec, deadline) for piece in pieces)
-        if isinstance(backend, PlacesTogether):
-            placed: Sequence[Any] = backend.place_all(list(values))
-        else:
-            placed = [backend.place(value) for value in values]
+        together = getattr(backend, "place_all", None)
+        placed = [backend.place(value) for value in values] if together is None else together(list(values))
         return dict(zip(pieces, placed, strict=True))
 
     def _value(self, plan: CallPlan, piece: Any, spec: MethodSpec, deadline: Deadline) -> Any:

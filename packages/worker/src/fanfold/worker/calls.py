@@ -7,14 +7,14 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fanfold.worker.abilities import Cancels, FetchesTogether, Notifies
+from fanfold.worker.abilities import Cancels, Notifies
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, StartedRank, Success
 from fanfold.worker.errors import CallCancelledError, WaitTimeoutError
 from fanfold.worker.limits import CANCEL_LIMIT, GRACE, Deadline, seconds
 from fanfold.worker.report import RankFailure, group_call_error
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from fanfold.dispatch import CallPlan
 
@@ -266,9 +266,8 @@ class Call(list[Handle]):
                 self._failed_after[position] = self.age()
 
     def _fetched(self, handles: Sequence[Handle]) -> Iterable[Outcome]:
-        if len(handles) > 1 and isinstance(self._backend, FetchesTogether):
-            return self._backend.fetch_all(handles)
-        return map(self._backend.fetch, handles)
+        together: Callable[[Sequence[Handle]], Iterable[Outcome]] | None = getattr(self._backend, "fetch_all", None)
+        return map(self._backend.fetch, handles) if together is None or len(handles) == 1 else together(handles)
 
     def _results(self) -> dict[int, Any]:
         return {
