@@ -69,6 +69,21 @@ def test_layout_that_does_not_divide_the_key_value_heads() -> None:
         ModelConfig(num_query_groups=2).check_layout(ParallelConfig(tensor=4))
 
 
+@pytest.mark.parametrize(
+    ("layout", "longest", "pieces"),
+    [
+        (ParallelConfig(context=2), 4094, 4),
+        (ParallelConfig(tensor=2, sequence_parallel=True), 4095, 2),
+        (ParallelConfig(tensor=2, context=2, sequence_parallel=True), 4092, 8),
+    ],
+)
+def test_layouts_that_cannot_cut_the_longest_row(layout: ParallelConfig, longest: int, pieces: int) -> None:
+    text = f"into {pieces} equal pieces, and the longest, max_sequence_length={longest}, .* a multiple of {pieces}"
+    with pytest.raises(LayoutError, match=text):
+        model_config("tiny", max_sequence_length=longest).check_layout(layout)
+    model_config("tiny", max_sequence_length=longest - longest % pieces).check_layout(layout)
+
+
 def test_learning_rates() -> None:
     assert (
         OptimizerConfig(learning_rate=3e-4).schedule.at(1)

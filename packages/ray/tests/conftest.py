@@ -27,10 +27,15 @@ os.environ.pop("RAY_ADDRESS", None)
 
 import ray
 from cluster_state import inventory
+from hypothesis import settings
 from ray.cluster_utils import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The same examples each time; `nox -s deep` looks elsewhere.
+settings.register_profile("quick", deadline=None, derandomize=True)
+settings.load_profile("quick")
 
 NAMESPACE = "fanfold"
 CPUS_PER_NODE = 4

@@ -94,12 +94,19 @@ class ModelConfig:
         """Refuse a layout that this model cannot be divided into.
 
         Raises:
-            LayoutError: A parallel size does not divide a size of the model; the text names both.
+            LayoutError: A parallel size does not divide a size of the model, or the layout not its longest row; the
+                text names both.
         """
         needed = [("tensor", field) for field in ("num_attention_heads", "ffn_hidden_size", "vocab_size")]
         for axis, field in [*needed, ("pipeline", "num_layers")]:
             _check_divides(axis, getattr(parallel, axis), field, getattr(self, field))
         _check_divides("tensor", parallel.tensor, "num_query_groups", self.query_groups)
+        pieces = parallel.pieces_of_a_row
+        if self.max_sequence_length % pieces:
+            raise LayoutError(
+                f"the layout cuts each row into {pieces} equal pieces, and the longest, "
+                f"max_sequence_length={self.max_sequence_length}, cannot be cut so; take a multiple of {pieces}"
+            )
         if parallel.expert > 1:
             raise LayoutError(
                 f"expert={parallel.expert} needs a model with experts, and this one has none; leave expert at 1"

@@ -56,6 +56,14 @@ class ParallelConfig:
         return self.tensor * self.pipeline * self.context
 
     @property
+    def pieces_of_a_row(self) -> int:
+        """Into how many equal pieces a sequence is cut: two for each context rank, and by sequence parallelism."""
+        halves = (
+            2 * self.context if self.context > 1 else 1
+        )  # each context rank takes one from the front, one from behind
+        return halves * (self.tensor if self.sequence_parallel else 1)
+
+    @property
     def replicas(self) -> int:
         """The data-parallel size D.
 

@@ -220,11 +220,7 @@ class MegatronTrainer(ModelWorker):
         return agree_on_step(rows, self.parallel, self.micro_batch_size, self.tensor_device)
 
     def _limits(self) -> RowLimits:
-        parallel = self.parallel
-        shares = (parallel.tensor if parallel.sequence_parallel else 1) * (
-            2 * parallel.context if parallel.context > 1 else 1
-        )
-        return RowLimits(self.model.vocab_size, self.model.max_sequence_length, shares)
+        return RowLimits(self.model.vocab_size, self.model.max_sequence_length, self.parallel.pieces_of_a_row)
 
     def _refuse_non_finite(self, where: str) -> None:
         if self.on_non_finite == "raise":
