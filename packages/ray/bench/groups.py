@@ -6,7 +6,8 @@
 Prints a table and, as its last line, one JSON object. Only ratios of one run mean much: the sides take turns and
 medians are taken. All three start their ranks in the same bundles, of a pool that is placed before the clock starts;
 the clock stops when every rank has answered. Ray starts no processes ahead of need here, so that no side finds more
-of them than another. verl's ranks import torch and tensordict, as they always do; the others' do not.
+of them than another, and bytecode is kept, as it is wherever packages are installed. verl's ranks import torch and
+tensordict, as they always do; the others' do not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ os.environ.update(
     OMP_NUM_THREADS="1",
 )
 os.environ.pop("RAY_ADDRESS", None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # ranks that compile all that they import measure the compiler
 sys.path.insert(0, str(Path(__file__).parent))
 
 import _verl

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Five ranks import torch for the first of these tests; on a busy machine that takes minutes.
 pytestmark = pytest.mark.timeout(600)
 
-WIDE = 4000  # numbers a row: two rows are more than what travels with a call, one is more than a header holds
+WIDE = 13_000  # a row of 104 KB: each is too large to travel with a call
 
 
 @contextmanager
