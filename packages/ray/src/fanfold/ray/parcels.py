@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TRAVELS_WITH_CALL = 16384  # bytes; below that, putting a value into the store first would cost more than it saves
-# Calls of eight ranks took 0.6 to 0.8 of the time that they took with the store, with 11, 45 and 57 KB for each. Ray puts
-# arguments from 100 KiB on into the store itself.
+# Calls of eight ranks took 0.6 to 0.8 of the time that they took with the store, with 11, 45 and 57 KB for each. Ray
+# puts arguments from 100 KiB on into the store itself.
 BATCH_TRAVELS_WITH_CALL = 96 * 1024  # bytes
 # Measured with 92 and 12 MB in two and eight shards: threads took 0.6 of the time for 11 MB each and more, and as long
 # for less.
