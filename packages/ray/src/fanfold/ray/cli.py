@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 from fanfold.dispatch import FanfoldError
 from fanfold.ray import doctor as examination
-from fanfold.ray.connect import NAMESPACE, connect
+from fanfold.ray.connecting import NAMESPACE, connect
 from fanfold.ray.looking import LogReader, records_of, see_group, statuses
 from fanfold.ray.registry import list_groups, stop_group
 from fanfold.worker.stuck import render
