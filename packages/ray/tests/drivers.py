@@ -9,7 +9,8 @@ import textwrap
 from typing import Any
 
 START = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in all that a shell has put into the background
 import ray
 from fanfold.ray import *
 from sample_workers import *
