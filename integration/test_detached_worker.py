@@ -54,7 +54,7 @@ def test_run_sh_trains_and_leaves_nothing(short_path: Path) -> None:
 def test_interrupt_in_the_middle_leaves_nothing(short_path: Path) -> None:
     with (short_path / "err").open("w") as errors:
         running = subprocess.Popen(
-            ["bash", str(EXAMPLE / "run.sh"), "--steps", "100000", "--tp", "1"],
+            ["env", "--default-signal=INT", "bash", str(EXAMPLE / "run.sh"), "--steps", "100000", "--tp", "1"],
             env=environment(TMPDIR=str(short_path)),
             stdout=subprocess.PIPE,
             stderr=errors,

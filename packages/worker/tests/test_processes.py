@@ -308,6 +308,7 @@ def test_forked_copy_of_the_driver_ends_nothing() -> None:
 def test_ctrl_c_of_a_driver_leaves_nothing(tmp_path: Path) -> None:
     script = f"""
         import os, signal, threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell has put into the background
         from fanfold.worker import ClassWithInitArgs, WorkerGroup
         from fanfold.worker.testing.workers import Rendezvous
         group = WorkerGroup([2], ClassWithInitArgs(Rendezvous, {str(tmp_path)!r}), backend="processes")
