@@ -110,6 +110,7 @@ def test_backend_that_cannot_say() -> None:
 
 INTERRUPTED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
 from fanfold.worker import WorkerGroup
 from fanfold.worker.testing import Probe
 group = WorkerGroup([2], Probe, backend="processes")
@@ -123,9 +124,35 @@ except KeyboardInterrupt:
 """
 
 
-def test_main_thread_is_woken_as_by_ctrl_c() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize("ctrl_c", ["default_int_handler", "SIG_IGN"])
+def test_main_thread_is_woken_as_by_ctrl_c(ctrl_c: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, ctrl_c]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "woken\n"
     assert done.returncode != 0
     assert "has lost 1 of its ranks" in done.stderr
     assert "killed by SIGKILL" in done.stderr
+
+
+NOT_FROM_HERE = """
+import signal, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from fanfold.worker import GroupUsageError, WorkerGroup
+from fanfold.worker.testing import Probe
+group = WorkerGroup([1], Probe, backend="processes")
+def check():
+    try:
+        group.start_worker_aliveness_check(0.05)
+    except GroupUsageError as error:
+        print(error)
+thread = threading.Thread(target=check)
+thread.start()
+thread.join()
+"""
+
+
+def test_who_cannot_be_woken_is_told_so() -> None:
+    command = [sys.executable, "-c", NOT_FROM_HERE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "cannot wake the main thread: this process ignores Ctrl-C" in done.stdout
+    assert "start the check on the main thread, or take on_lost='next_call'" in done.stdout

@@ -205,7 +205,8 @@ class WorkerGroup(CallingGroup[WorkerT]):
                 does; "next_call" has the next call raise it; a function is called with the report in that thread.
 
         Raises:
-            GroupUsageError: The backend cannot say which ranks are gone, or `on_lost` is none of these.
+            GroupUsageError: The backend cannot say which ranks are gone, `on_lost` is none of these, or nothing can
+                wake the main thread: the process ignores Ctrl-C, and this is another thread.
             UnknownOptionError: An option that does not exist.
         """
         self._check_open(self.start_worker_aliveness_check)

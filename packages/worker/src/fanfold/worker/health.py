@@ -29,6 +29,8 @@ class AlivenessCheck:
         if on_lost not in ("interrupt", "next_call") and not callable(on_lost):
             raise GroupUsageError(f"on_lost is 'interrupt', 'next_call' or a function of the report; got {on_lost!r}")
         seconds(every_n_seconds, "every_n_seconds")
+        if on_lost == "interrupt":
+            prepare_to_interrupt()
         self._group = group
         self._on_lost = on_lost
         self._stopped = threading.Event()
@@ -67,15 +69,40 @@ class AlivenessCheck:
             interrupt_main_thread(error)
 
 
-def interrupt_main_thread(error: WorkerLostError) -> None:
-    """Log a report and wake the main thread as Ctrl-C does."""
+def prepare_to_interrupt() -> None:
+    """See to it that the main thread can be woken, also in a process that ignores Ctrl-C.
+
+    What a script starts with `&` ignores it, and so does all that such a process starts.
+
+    Raises:
+        GroupUsageError: It ignores Ctrl-C, and this is not the main thread, or the system has no signal to spare.
+    """
     import signal  # noqa: PLC0415  # at first use, as logging: together they cost a tenth of this package's import budget
 
-    from fanfold.worker.logs import logger  # noqa: PLC0415
+    if callable(signal.getsignal(signal.SIGINT)):
+        return
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGRTMIN"):
+        raise GroupUsageError(
+            "on_lost='interrupt' cannot wake the main thread: this process ignores Ctrl-C, as all do that a script "
+            "starts with `&`; start the check on the main thread, or take on_lost='next_call' or a function of yours"
+        )
+    signal.signal(signal.SIGRTMIN + _SPARE, signal.default_int_handler)
+
+
+_SPARE = 9  # of the real-time signals, whose default is to end the process; the C library takes the first ones
+
+
+def interrupt_main_thread(error: WorkerLostError) -> None:
+    """Log a report and wake the main thread as Ctrl-C does."""
+    import signal  # noqa: PLC0415  # as above
+
+    from fanfold.worker.logs import logger  # noqa: PLC0415  # as above
 
     logger.critical("%s", error)
+    hears_ctrl_c = callable(signal.getsignal(signal.SIGINT))
     # A real signal: a simulated one would not wake a thread that sleeps in the system.
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    number = signal.SIGINT if hears_ctrl_c else signal.SIGRTMIN + _SPARE
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def lost_ranks_error(group: str, lost: Mapping[int, Exception]) -> WorkerLostError:
