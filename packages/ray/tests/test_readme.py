@@ -24,5 +24,5 @@ def test_the_tour_prints_what_it_says(cluster: Cluster) -> None:
     for example in document.examples():
         example.evaluate()
     promised = re.findall(r"```python\n.*?```\n\n```\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(promised) == 8
+    assert len(promised) == 9
     assert printed.getvalue() == "".join(promised)
