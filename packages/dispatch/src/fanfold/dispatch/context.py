@@ -41,7 +41,7 @@ def current_call() -> CallContext:
         ) from None
 
 
-class serving:  # noqa: N801  # a block, in each call: no generator, which would cost thrice as much
+class serving:  # noqa: N801  # a block, in each call: no generator, which would cost more than twice as much
     """Make `call` the current one; for backends, around the method."""
 
     __slots__ = ("_call", "_token")

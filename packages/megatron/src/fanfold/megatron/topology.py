@@ -58,9 +58,8 @@ class ParallelConfig:
     @property
     def pieces_of_a_row(self) -> int:
         """Into how many equal pieces a sequence is cut: two for each context rank, and by sequence parallelism."""
-        halves = (
-            2 * self.context if self.context > 1 else 1
-        )  # each context rank takes one from the front, one from behind
+        # A context rank takes a piece from the front and one from the end: causal attention is equal work then.
+        halves = 2 * self.context if self.context > 1 else 1
         return halves * (self.tensor if self.sequence_parallel else 1)
 
     @property

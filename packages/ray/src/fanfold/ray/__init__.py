@@ -1,7 +1,7 @@
 """Worker groups on a Ray cluster: placed, named, watched, detached and cleaned up.
 
-Names are loaded when they are first asked for: the process of each rank needs a part of this package, and on many ranks
-the rest would cost as much as starting an actor.
+Names are loaded when they are first asked for: the process of each rank needs a part of this package, and loading the
+rest would double what that costs.
 """
 
 from __future__ import annotations

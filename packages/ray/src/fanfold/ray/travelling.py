@@ -16,7 +16,7 @@ from ray import cloudpickle
 _WHEN = "_fanfold_when"
 
 
-class errors_travel:  # noqa: N801  # a block, in each call: no generator, which would cost thrice as much
+class errors_travel:  # noqa: N801  # a block, in each call: no generator, which would cost more than twice as much
     """Let what is raised in the block arrive as it is, with the moment at which it was raised."""
 
     def __enter__(self) -> None:

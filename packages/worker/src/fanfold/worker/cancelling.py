@@ -39,7 +39,7 @@ def cancelled() -> bool:
     return True
 
 
-class cancellable:  # noqa: N801  # a block, in each call: no generator, which would cost thrice as much
+class cancellable:  # noqa: N801  # a block, in each call: no generator, which would cost more than twice as much
     """Let `cancelled()` answer from this flag, for the time of a block; for backends, around the method."""
 
     __slots__ = ("_flag", "_token")

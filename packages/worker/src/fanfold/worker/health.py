@@ -29,8 +29,7 @@ class AlivenessCheck:
         if on_lost not in ("interrupt", "next_call") and not callable(on_lost):
             raise GroupUsageError(f"on_lost is 'interrupt', 'next_call' or a function of the report; got {on_lost!r}")
         seconds(every_n_seconds, "every_n_seconds")
-        if on_lost == "interrupt":
-            prepare_to_interrupt()
+        self._signal = signal_that_wakes() if on_lost == "interrupt" else 0
         self._group = group
         self._on_lost = on_lost
         self._stopped = threading.Event()
@@ -66,11 +65,11 @@ class AlivenessCheck:
             return
         ranks.bad_news = error
         if self._on_lost == "interrupt":
-            interrupt_main_thread(error)
+            interrupt_main_thread(error, self._signal)
 
 
-def prepare_to_interrupt() -> None:
-    """See to it that the main thread can be woken, also in a process that ignores Ctrl-C.
+def signal_that_wakes() -> int:
+    """Return a signal that wakes the main thread as Ctrl-C does, also in a process that ignores Ctrl-C.
 
     What a script starts with `&` ignores it, and so does all that such a process starts.
 
@@ -80,28 +79,27 @@ def prepare_to_interrupt() -> None:
     import signal  # noqa: PLC0415  # at first use, as logging: together they cost a tenth of this package's import budget
 
     if callable(signal.getsignal(signal.SIGINT)):
-        return
+        return signal.SIGINT
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGRTMIN"):
         raise GroupUsageError(
             "on_lost='interrupt' cannot wake the main thread: this process ignores Ctrl-C, as all do that a script "
             "starts with `&`; start the check on the main thread, or take on_lost='next_call' or a function of yours"
         )
-    signal.signal(signal.SIGRTMIN + _SPARE, signal.default_int_handler)
+    # From the last real-time signal on, as the C library takes the first ones; one that nobody else has a handler for.
+    free = (signal.SIG_DFL, signal.default_int_handler)
+    spare = next(number for number in range(signal.SIGRTMAX, signal.SIGRTMIN, -1) if signal.getsignal(number) in free)
+    signal.signal(spare, signal.default_int_handler)
+    return spare
 
 
-_SPARE = 9  # of the real-time signals, whose default is to end the process; the C library takes the first ones
-
-
-def interrupt_main_thread(error: WorkerLostError) -> None:
-    """Log a report and wake the main thread as Ctrl-C does."""
+def interrupt_main_thread(error: WorkerLostError, number: int) -> None:
+    """Log a report and wake the main thread by that signal."""
     import signal  # noqa: PLC0415  # as above
 
     from fanfold.worker.logs import logger  # noqa: PLC0415  # as above
 
     logger.critical("%s", error)
-    hears_ctrl_c = callable(signal.getsignal(signal.SIGINT))
     # A real signal: a simulated one would not wake a thread that sleeps in the system.
-    number = signal.SIGINT if hears_ctrl_c else signal.SIGRTMIN + _SPARE
     signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
