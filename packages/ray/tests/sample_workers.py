@@ -63,9 +63,11 @@ class Plain(Worker):
         return call.method, call.rank, call.world_size
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def fail_on(self, rank: int, kind: str, others_sleep: float = 0.0) -> int:
+    def fail_on(self, rank: int, kind: str, others_sleep: float = 0.0, others_wait_for: Path | None = None) -> int:
         if self.rank != rank:
             time.sleep(others_sleep)
+            while others_wait_for and not others_wait_for.exists():
+                time.sleep(0.02)
             return self.rank
         if kind == "key":
             raise KeyError("shard-2-missing")

@@ -83,10 +83,8 @@ def test_shares_never_add_up_to_more_than_the_bundle(cluster: Cluster) -> None:
 def test_too_large_is_refused_at_once_with_a_table(cluster: Cluster) -> None:
     # The cluster hears of what was freed a moment later.
     until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
-    began = time.monotonic()
     with pytest.raises(PlacementError) as refused:
-        RayResourcePool([16]).get_placement_groups()
-    assert time.monotonic() - began < 10
+        RayResourcePool([16], placement_timeout=3600).get_placement_groups()  # which it does not wait for
     message = str(refused.value)
     assert "can never place process_on_nodes=[16] with 1 CPU for each process" in message
     assert "CPU       16               4        4" in message
