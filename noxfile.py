@@ -35,9 +35,11 @@ WORK = ROOT / ".nox"
 UV = uv_executable()
 
 # Nothing of the caller's Python may reach an environment. One thread each: on a small machine, ranks that all start a
-# thread pool as wide as the machine spend their time waiting for each other.
+# thread pool as wide as the machine spend their time waiting for each other. Bytecode is kept, also where a caller or a
+# container image turned that off: each rank would compile torch anew, which takes longer than to import it.
 CLEAN: Mapping[str, str | None] = {
     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    "PYTHONDONTWRITEBYTECODE": None,
     "PYTHONHOME": None,
     "PYTHONPATH": None,
     "UV_PYTHON": None,
