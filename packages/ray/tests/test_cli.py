@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from sample_workers import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ray.cluster_utils import Cluster
 
@@ -143,6 +146,33 @@ def test_doctor_compares_versions(two_nodes: Cluster, monkeypatch: pytest.Monkey
     (finding,) = doctor._versions(nodes, doctor._ask_nodes(nodes))
     assert finding.verdict == "bad"
     assert f"ray is {ours['ray']} on {nodes[0].address}, 0.0 here" in finding.text
+
+
+def test_doctor_says_where_every_rank_compiles_anew(two_nodes: Cluster) -> None:
+    nodes = node_states()
+    reports = doctor._ask_nodes(nodes)
+    one = reports[nodes[1].node_id]
+    assert one is not None
+    kept = {node.node_id: replace(one, bytecode=True) for node in nodes}
+    assert doctor._bytecode(nodes, kept)[0].verdict == "good"
+    (finding,) = doctor._bytecode(nodes, {**kept, nodes[1].node_id: replace(one, bytecode=False)})
+    assert finding.verdict == "warning"
+    assert f"not kept on {nodes[1].address}: every rank compiles" in finding.text
+    assert "unset PYTHONDONTWRITEBYTECODE" in finding.text
+
+
+@pytest.mark.parametrize("switch", [{}, {"PYTHONDONTWRITEBYTECODE": "1"}])
+def test_a_process_knows_whether_bytecode_is_kept(switch: dict[str, str], tmp_path: Path) -> None:
+    program = "from fanfold.ray.doctor import look_at_this_node; print(look_at_this_node().bytecode)"
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**bare, "PYTHONPYCACHEPREFIX": str(tmp_path), **switch},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(not switch)]
 
 
 def test_a_lost_rank_is_seen_everywhere_and_stop_ends_the_rest(fanfold: Shell, two_nodes: Cluster) -> None:

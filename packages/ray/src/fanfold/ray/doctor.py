@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,12 +54,14 @@ class NodeReport:
         shared_memory: Bytes of /dev/shm: all and free; zeros where there is none.
         disk: Bytes of the disk of Ray's temporary files: all and free.
         instances: How many Ray instances run on the machine.
+        bytecode: Whether what a process has compiled is kept for the next one.
     """
 
     versions: Mapping[str, str]
     shared_memory: tuple[int, int]
     disk: tuple[int, int]
     instances: int
+    bytecode: bool
 
 
 def examine() -> list[Finding]:
@@ -69,6 +72,7 @@ def examine() -> list[Finding]:
         lambda: _nodes(nodes),
         lambda: _resources(nodes),
         lambda: _answers(nodes, reports),
+        lambda: _bytecode(nodes, reports),
         lambda: _versions(nodes, reports),
         lambda: _memory(nodes, reports),
         lambda: _instances(nodes, reports),
@@ -82,7 +86,7 @@ def examine() -> list[Finding]:
 def look_at_this_node() -> NodeReport:
     """Say what this machine says of itself."""
     session = os.environ.get("RAY_TMPDIR") or ("/tmp/ray" if Path("/tmp/ray").exists() else "/")  # noqa: S108  # Ray's own
-    return NodeReport(own_versions(), _space("/dev/shm"), _space(session), len(_sessions()))  # noqa: S108
+    return NodeReport(own_versions(), _space("/dev/shm"), _space(session), len(_sessions()), _keeps_bytecode())  # noqa: S108
 
 
 def own_versions() -> dict[str, str]:
@@ -94,6 +98,11 @@ def own_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _keeps_bytecode() -> bool:
+    # Ray is imported here: what is not there after that is not kept, be it by a switch or by a folder nobody may write.
+    return Path(cache_from_source(ray.__file__)).exists()
 
 
 def _space(path: str) -> tuple[int, int]:
@@ -156,6 +165,20 @@ def _answers(nodes: Sequence[NodeState], reports: Mapping[str, NodeReport | None
     if not silent:
         return [Finding("processes", "good", "every node starts processes that import fanfold")]
     return [Finding("processes", "bad", f"no process that imports fanfold could be started on {', '.join(silent)}")]
+
+
+def _bytecode(nodes: Sequence[NodeState], reports: Mapping[str, NodeReport | None]) -> list[Finding]:
+    without = [node.address for node in nodes if (report := reports[node.node_id]) is not None and not report.bytecode]
+    if not without:
+        return [Finding("bytecode", "good", "what a process compiles is kept for the next one")]
+    return [
+        Finding(
+            "bytecode",
+            "warning",
+            f"not kept on {', '.join(without)}: every rank compiles all that it imports, with torch for many seconds; "
+            "unset PYTHONDONTWRITEBYTECODE, which images often set, or run `python -m compileall` on what is installed",
+        )
+    ]
 
 
 def _versions(nodes: Sequence[NodeState], reports: Mapping[str, NodeReport | None]) -> list[Finding]:
