@@ -285,7 +285,7 @@ def test_a_prompt_that_is_longer_than_the_model_is_named(policy: Policy) -> None
 def with_columns(rows: DataProto, mask: torch.Tensor) -> DataProto:
     zeros = torch.zeros(rows["input_ids"].shape)
     columns = {"loss_mask": mask, "old_log_probs": zeros, "advantages": zeros, "ref_log_probs": zeros}
-    return rows.select().union(DataProto.from_dict(tensors=columns))
+    return rows | DataProto.from_dict(tensors=columns)
 
 
 def test_empty_answers_and_equal_rewards_change_nothing(policy: Policy) -> None:

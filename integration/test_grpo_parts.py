@@ -176,7 +176,7 @@ def test_a_reward_function_that_fails_says_on_which_sample(backend: str, tmp_pat
     with WorkerGroup([2], ClassWithInitArgs(Judge, str.index), backend=backend) as judges:
         verdicts = judges.judge(prompts, answers)
         with pytest.raises(RewardError) as raised:
-            loop.judged(verdicts, prompts.select().union(answers), tmp_path)
+            loop.judged(verdicts, prompts | answers, tmp_path)
     assert raised.value.sample == 102
     kept = tmp_path / "failed.safetensors"
     assert str(raised.value) == (

@@ -194,11 +194,10 @@ def one_step(models: Models, prompts: DataProto, settings: Settings, folder: Pat
         verdicts = models.judge.judge(prompts, answers)
         reference = models.reference.score(answers, settings.temperature)
         values = models.critic.expect(answers) if models.critic else None
-        batch = prompts.select(batch_keys=["seeds", "group"]).union(here(answers))
+        batch = prompts.select(batch_keys=["seeds", "group"]) | here(answers)
     with clock.phase("scores"):
         old = models.actor.compute_log_prob(answers, settings.temperature)
-        batch = batch.union(judged(verdicts, batch, folder)).union(here(reference))
-        batch = batch.union(old.rename("log_probs", "old_log_probs"))
+        batch = batch | judged(verdicts, batch, folder) | here(reference) | old.rename("log_probs", "old_log_probs")
     with clock.phase("advantages"):
         batch = with_advantages(batch, None if values is None else here(values))
     models.enter("learning")
@@ -213,7 +212,7 @@ def one_step(models: Models, prompts: DataProto, settings: Settings, folder: Pat
 
 def with_tokens(batch: DataProto) -> DataProto:
     """Add `tokens` [B], by which rows are dealt out to the ranks."""
-    return batch.select().union(DataProto.from_dict(tensors={"tokens": batch["attention_mask"].sum(1)}))
+    return batch | DataProto.from_dict(tensors={"tokens": batch["attention_mask"].sum(1)})
 
 
 def with_advantages(batch: DataProto, values: DataProto | None) -> DataProto:
@@ -224,7 +223,7 @@ def with_advantages(batch: DataProto, values: DataProto | None) -> DataProto:
     else:
         advantages, returns = generalised_advantages(reward, values["old_values"], mask)
         added = {"advantages": whitened(advantages, mask), "returns": returns, "old_values": values["old_values"]}
-    return with_tokens(batch.select().union(DataProto.from_dict(tensors=added)))
+    return with_tokens(batch | DataProto.from_dict(tensors=added))
 
 
 def judged(verdicts: Any, batch: DataProto, folder: Path) -> DataProto:

@@ -148,9 +148,14 @@ def test_union_is_idempotent_and_all_or_nothing(batch: DataProto, data: st.DataO
         mine.union(other)
     except MergeError:
         assert picture(mine) == before
+        with pytest.raises(MergeError):
+            batch | other
     else:
+        assert picture(batch | other) == picture(mine)
+        assert set((batch | other).columns) == set(batch.columns) | set(other.columns)
         assert set(mine.meta_info) == set(batch.meta_info) | set(other.meta_info)
         assert set(mine.non_tensor_batch) == set(batch.non_tensor_batch) | set(other.non_tensor_batch)
+    assert picture(batch) == before
     assert picture(other) == theirs
 
 

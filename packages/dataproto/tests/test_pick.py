@@ -91,6 +91,19 @@ def test_rename_of_both_kinds(picture: Callable[[DataProto], Any]) -> None:
         assert picture(batch) == before
 
 
+def test_both_sides_of_a_bar_stay_as_they_are(picture: Callable[[DataProto], Any]) -> None:
+    batch, other = sample(), DataProto.from_dict({"w": torch.zeros(2)}, meta_info={"w": 1})
+    before = picture(batch), picture(other)
+    both = batch | other
+    assert both.columns == ["x", "y", "w", *batch.non_tensor_batch]
+    assert (both["x"] is batch["x"], both["w"] is other["w"]) == (True, True)
+    both.rename("w", "v").non_tensor_batch.clear()
+    both.meta_info["w"] = 2
+    assert (picture(batch), picture(other)) == before
+    with pytest.raises(ColumnTypeError, match=r"union got a dict; expected a DataProto: what a future's get\(\)"):
+        batch | {}  # type: ignore[operator]
+
+
 def test_union_of_object_only_batches() -> None:
     one = DataProto(non_tensor_batch={"x": np.array(["1", "2"], dtype=object)})
     two = DataProto(non_tensor_batch={"y": np.array(["3", "4"], dtype=object)})

@@ -22,6 +22,16 @@ class Picking(BatchState):
 
     __slots__ = ()
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns: those of tensors, then the others.
+
+        >>> DataProto.from_dict({"x": torch.zeros(2)}, {"s": ["a", "b"]}).columns
+        ['x', 's']
+        """
+        self._rows()
+        return [*self._columns(), *self.non_tensor_batch]
+
     def select(
         self,
         batch_keys: Names = None,
@@ -123,7 +133,10 @@ class Picking(BatchState):
         ['x', 'y']
         """
         if not isinstance(other, BatchState):
-            raise ColumnTypeError(f"union got a {type(other).__name__}; expected a DataProto. See from_parts_of.")
+            raise ColumnTypeError(
+                f"union got a {type(other).__name__}; expected a DataProto: what a future's get() returns, or what "
+                "DataProto.from_parts_of makes of a batch of another class"
+            )
         mine, theirs = self._rows(), other._rows()
         if self._has_columns() and other._has_columns() and mine != theirs:
             raise MergeError(f"union of batches with {mine} and {theirs} rows; expected as many. Select rows first.")
@@ -138,6 +151,20 @@ class Picking(BatchState):
             self._set_table(tensors)
         self.non_tensor_batch, self.meta_info, self._merge = arrays, meta, rules
         return self
+
+    def __or__(self, other: Self) -> Self:
+        """Return a batch with the columns and metadata of both, as `union` unites them; neither of the two changes.
+
+        Tensors are shared, not copied.
+
+        Raises:
+            MergeError: another number of rows, or a name with two different values; names it and shows both.
+
+        >>> x, y = DataProto.from_dict({"x": torch.zeros(2)}), DataProto.from_dict({"y": torch.ones(2)})
+        >>> (x | y).columns, x.columns, y.columns
+        (['x', 'y'], ['x'], ['y'])
+        """
+        return self.select().union(other)
 
     def to(self, device: str | int | torch.device, *, non_blocking: bool = False) -> Self:
         """Move the tensor columns to a device in place and return this batch; arrays and metadata stay.
