@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from arguments import Arguments, parse, run
 from distributed import models_on_ranks, stop
 from fanfold.dataproto import DataProto
 from fanfold.megatron import BatchError, PolicyGradient, Sampling
-from fanfold.worker import RankInfo
+from fanfold.worker import OnlyRank
 from journal import read_lines
 from problems import ADDITIONS, padded
 from running import GRPO, environment
@@ -43,13 +44,6 @@ def ten(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the environment back that a worker object of this process needs to know that it is the only rank."""
-    for key, value in RankInfo(rank=0, world_size=1).environment().items():
-        monkeypatch.setenv(key, value)
-
-
 def arguments(ten: Path, out: Path, *options: str) -> list[str]:
     return [*SMALL, "--warm-up-right", "1", "--tasks", str(ten), "--out", str(out), *options]
 
@@ -67,10 +61,7 @@ def numbers(out: Path) -> list[list[float]]:
 
 
 def single_run(ten: Path, out: Path, *options: str, steps: int = STEPS) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in RankInfo(rank=0, world_size=1).environment().items():
-            patch.setenv(key, value)
-        return run(models_here, chosen(ten, out, *options, steps=steps))
+    return run(models_here, chosen(ten, out, *options, steps=steps))
 
 
 @pytest.fixture(scope="module")
@@ -267,11 +258,10 @@ def test_the_driver_is_killed(running: subprocess.Popen[str], ten: Path, tmp_pat
 
 
 @pytest.fixture
-def policy(alone: None, ten: Path, tmp_path: Path) -> Iterator[Policy]:
-    made = Policy(**chosen(ten, tmp_path).recipe("actor"))
-    made.init_model()
-    yield made
-    made.close()
+def policy(ten: Path, tmp_path: Path) -> Iterator[Policy]:
+    with OnlyRank(), closing(Policy(**chosen(ten, tmp_path).recipe("actor"))) as made:
+        made.init_model()
+        yield made
 
 
 def test_a_prompt_that_is_longer_than_the_model_is_named(policy: Policy) -> None:

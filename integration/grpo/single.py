@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 from arguments import Arguments, parse, report
-from fanfold.worker import RankInfo
+from fanfold.worker import OnlyRank
 from loop import Models
 from workers import Critic, Judge, Policy, Reference
 
 
 @contextmanager
 def models_here(chosen: Arguments) -> Iterator[Models]:
-    """Make the workers, in this process, which is the only rank."""
-    os.environ.update(RankInfo(rank=0, world_size=1).environment())
-    with ExitStack() as ends:
+    """Make the workers, in this process."""
+    with OnlyRank(), ExitStack() as ends:
         actor = ends.enter_context(closing(Policy(**chosen.recipe("actor"))))
         reference = ends.enter_context(closing(Reference(**chosen.recipe("reference"))))
         models = Models(actor, reference, Judge(chosen.reward))

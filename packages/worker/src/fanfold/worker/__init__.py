@@ -15,6 +15,7 @@ from fanfold.worker.abilities import (
     Travels,
     Watches,
 )
+from fanfold.worker.alone import OnlyRank
 from fanfold.worker.backend import Backend, Failure, Handle, Outcome, Request, StartedRank, StartOrder, Success
 from fanfold.worker.bind import BoundMethod
 from fanfold.worker.calls import Call
@@ -87,6 +88,7 @@ __all__ = [
     "MethodNameClashError",
     "NotPicklableError",
     "Notifies",
+    "OnlyRank",
     "Outcome",
     "PlacesTogether",
     "PoolError",

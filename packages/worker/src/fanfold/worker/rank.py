@@ -173,6 +173,22 @@ def enter_rank(info: RankInfo, environment: Mapping[str, str]) -> None:
     os.environ.update(info.environment())
 
 
+def lend(info: RankInfo) -> dict[str, str | None]:
+    """Make this process that rank, and return what `give_back` needs to know of how it was."""
+    before = {name: os.environ.get(name) for name in CONTRACT}
+    os.environ.update(info.environment())
+    return before
+
+
+def give_back(before: Mapping[str, str | None]) -> None:
+    """Set variables as they were; None for those that were not there."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def enter_context(info: RankInfo) -> Token[RankInfo | None]:
     """Be that rank for `current_rank()`, until `leave_context`; the environment stays as it is."""
     return _rank_of_this_context.set(info)
@@ -201,7 +217,8 @@ def visible_devices(kind: str = "cuda") -> tuple[str, ...] | None:
 def _text(variables: Mapping[str, str], name: str) -> str:
     if name not in variables:
         raise RankEnvironmentError(
-            f"the environment has no {name}: this code does not run on a rank; start it through a group or a launcher"
+            f"the environment has no {name}: this code does not run on a rank; start it through a group or a launcher, "
+            "or say OnlyRank() before it"
         )
     return variables[name]
 
