@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the parser, not ours
-@pytest.mark.parametrize(("page", "blocks"), [("README.md", 5), ("docs/backends.md", 2)])
+@pytest.mark.parametrize(("page", "blocks"), [("README.md", 6), ("docs/backends.md", 2)])
 def test_every_block_runs(page: str, blocks: int, capsys: pytest.CaptureFixture[str]) -> None:
     document = Sybil(parsers=[PythonCodeBlockParser()], path=str(PACKAGE), patterns=[page]).parse(PACKAGE / page)
     examples = list(document.examples())
