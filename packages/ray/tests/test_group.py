@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from cluster_state import named
 from fanfold.dispatch import Dispatch, register
 from fanfold.ray import LifetimeError, NameTakenError, RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from fanfold.ray.names import actor_named, named_actors
+from fanfold.ray.refs import awaited
 from fanfold.worker import (
     GroupCallError,
     GroupUsageError,
@@ -229,6 +231,14 @@ def test_a_start_that_takes_too_long_names_who_is_missing(pair: RayResourcePool)
     ):
         RayWorkerGroup(pair, RayClassWithInitArgs(Fragile, 1, "hang"), name_prefix="f", start_timeout=8)
     assert named("fFragile")[1] == []
+
+
+def test_a_wait_that_takes_too_long_says_what_for(cluster: Cluster) -> None:
+    signal: Any = ray.remote(num_cpus=0)(Event).remote()
+    reference = signal.wait.remote()
+    with pytest.raises(WaitTimeoutError, match=r"^the count was not over within 0.1 s; still missing: somebody$"):
+        awaited(reference, 0.1, "the count", "somebody")
+    ray.kill(signal)
 
 
 def test_constructor_arguments_may_be_references_and_handles(pair: RayResourcePool) -> None:

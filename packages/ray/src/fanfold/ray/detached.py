@@ -9,7 +9,7 @@ from fanfold.ray.custodian import GroupState, create_custodian, custodian_of
 from fanfold.ray.errors import NameTakenError
 from fanfold.ray.manifest import Manifest, class_path, custodian_name, methods_of, own_versions, rank_records, schema_of
 from fanfold.ray.names import actor_named, wait_until_free
-from fanfold.ray.refs import value_of
+from fanfold.ray.refs import awaited, value_of
 from fanfold.ray.starting import name_is_taken
 from fanfold.worker.worker import overrides_hook
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ANSWER_LIMIT = 10.0  # seconds for a custodian's answer; its process is started beside those of the ranks
+_ANSWER_LIMIT = 10.0  # seconds for a custodian's answer
+_PROCESS_LIMIT = 60.0  # seconds for its first one: its process may have to be started, on a node that does other things
 _TOUCHES_PER_KEEP = 4  # how often a client shows up within the time that a group is kept for
 
 
@@ -77,11 +78,15 @@ class Detachment:
             says_goodbye=overrides_hook(cls, "on_stop"),
         )
         try:
-            value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
+            self._tell(manifest)
         except RayActorError:  # it died while the ranks started: they are there, and it is made anew
             self.custodian = _claim(self.group, self.namespace, self.keep_for)
             self.begin([member.name for member in members], [place.placement_group for place in backend.places])
-            value_of(self.custodian.settle.remote(manifest), _ANSWER_LIMIT)
+            self._tell(manifest)
+
+    def _tell(self, manifest: Manifest) -> None:
+        what, name = f"telling the custodian of group {self.group!r} about its ranks", custodian_name(self.group)
+        awaited(self.custodian.settle.remote(manifest), _PROCESS_LIMIT, what, name)
 
     def abandon(self) -> None:
         """Give the name back: the group did not come to be."""

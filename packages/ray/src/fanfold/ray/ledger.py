@@ -58,6 +58,7 @@ class CallLedger:
     ended: float = 0.0
     spans: list[tuple[str, float, float]] = field(default_factory=list, repr=False)
     inside: float = field(default=0.0, repr=False)
+    sent: dict[int, Sequence[Ref]] = field(default_factory=dict, repr=False)
     asked: Any = field(default=None, repr=False)
 
     def note_placed(self, placed: Any, given: Any) -> None:
@@ -72,7 +73,12 @@ class CallLedger:
         """Count the stored objects that a rank's arguments refer to."""
         if references:
             self.parts[rank] = len(references)
-            self.bytes_fetched[rank] = sum(sizes_of(references))
+            self.sent[rank] = references
+
+    def note_over(self) -> None:
+        """Count the bytes of what was sent: of parts that other ranks have just made, Ray hears a moment later."""
+        self.bytes_fetched.update({rank: sum(sizes_of(references)) for rank, references in self.sent.items()})
+        self.sent.clear()
 
     def note_brought(self, references: Sequence[Ref]) -> None:
         """Count results that were brought to the driver."""
@@ -81,7 +87,7 @@ class CallLedger:
 
     def as_data(self) -> dict[str, Any]:
         """Return all of it as plain data that JSON can hold."""
-        own = {"spans", "inside", "asked"}
+        own = {"spans", "inside", "asked", "sent"}
         data = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in own}
         return json.loads(json.dumps(data))  # type: ignore[no-any-return]  # and nothing that changes later
 
@@ -125,6 +131,7 @@ def recording(method: str, asked: Any = None) -> Iterator[CallLedger]:
         _current.ledger = outer
         ledger.ended, known = time.time(), sum(ledger.seconds.values())
         ledger.seconds["collect"] += max(0.0, time.perf_counter() - began - known)
+        ledger.note_over()
         for listener in _listeners:
             listener(ledger)
 

@@ -13,7 +13,7 @@ from fanfold.ray.errors import BrokenGroupError, GroupStartingError
 from fanfold.ray.logs import LogPart, read_log
 from fanfold.ray.names import named_actors
 from fanfold.ray.naming import worker_names_of
-from fanfold.ray.refs import value_of
+from fanfold.ray.refs import awaited, value_of
 from fanfold.ray.sidedoor import ring
 from fanfold.worker import RankStatus
 
@@ -93,7 +93,8 @@ def see_group(group: str, namespace: str) -> SeenGroup:
             raise no_such_group(group, namespace)
         raise BrokenGroupError(f"the custodian of group {group!r} is gone; these workers live: {', '.join(workers)}")
     state = ask_state(custodian)
-    manifest: Any = None if state is None else value_of(custodian.peek.remote(), _ANSWER_LIMIT)
+    what = f"asking the custodian of group {group!r}"
+    manifest: Any = None if state is None else awaited(custodian.peek.remote(), _ANSWER_LIMIT, what)
     if state is None:
         raise BrokenGroupError(f"the custodian of group {group!r} does not answer; `fanfold stop {group}` ends it")
     if manifest is None:

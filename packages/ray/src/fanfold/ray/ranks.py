@@ -8,7 +8,7 @@ from fanfold.ray.arguments import placement_of
 from fanfold.ray.discovery import answers_of
 from fanfold.ray.placement import RayResourcePool
 from fanfold.ray.profiling import Kind, ProfileWindow
-from fanfold.ray.refs import value_of
+from fanfold.ray.refs import awaited
 from fanfold.ray.renewing import renewed_ranks, tell_of_repair
 from fanfold.worker import START_LIMIT, Deadline, GroupUsageError, WorkerGroup
 
@@ -82,6 +82,7 @@ class RanksOnCluster(WorkerGroup[WorkerT]):
         Raises:
             GroupUsageError: An argument makes no sense, or there is no such method or rank.
             ModuleNotFoundError: The ranks have no torch.
+            WaitTimeoutError: A rank does not answer; says which.
         """
         if not callable(getattr(self.worker_class, method, None)):
             raise GroupUsageError(
@@ -93,7 +94,12 @@ class RanksOnCluster(WorkerGroup[WorkerT]):
         if absent:
             raise GroupUsageError(f"{self!r} has no rank {absent[0]}")
         opened = [self._members[rank].door.fanfold_profile.remote(window) for rank in wanted]
-        return [file for reference in opened for file in value_of(reference, _PROFILE_LIMIT)]
+        what = f"opening a profile window on {self!r}"
+        return [
+            file
+            for rank, reference in zip(wanted, opened, strict=True)
+            for file in awaited(reference, _PROFILE_LIMIT, what, self._members[rank].name)
+        ]
 
     def recover(self, ranks: Iterable[int] | None = None, timeout: float = START_LIMIT) -> list[int]:
         """Kill ranks and start them anew in their bundles, under their names; returns which.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanfold.ray.actors import Birth, rank_class
 from fanfold.ray.parcels import pack
-from fanfold.ray.refs import value_of
+from fanfold.ray.refs import awaited
 from fanfold.worker import START_LIMIT, RankInfo
 
 import ray
@@ -37,9 +37,10 @@ def actor_beside(recipe: ClassWithInitArgs, options: Mapping[str, Any], other: A
 
     Raises:
         RayActorError: The other actor is gone.
-        GetTimeoutError: It does not say where it is.
+        WaitTimeoutError: It does not say where it is.
     """
-    node, devices = value_of(other.__ray_call__.remote(_whereabouts), _PLACE_LIMIT)
+    asked = other.__ray_call__.remote(_whereabouts)
+    node, devices = awaited(asked, _PLACE_LIMIT, "asking an actor for its node", repr(other))
     place = NodeAffinitySchedulingStrategy(node, soft=False)
     return _started(recipe, {"num_cpus": 0, **options, "scheduling_strategy": place, "num_gpus": 0}, devices)
 
@@ -55,7 +56,8 @@ def _started(recipe: ClassWithInitArgs, options: Mapping[str, Any], environment:
     birth = Birth(RankInfo(rank=0, world_size=1, backend="ray"), environment, os.urandom(16).hex())
     parcel = pack(recipe, f"{recipe!r} with its constructor's arguments")
     try:
-        value_of(actor.fanfold_start.remote(birth, parcel, actor.fanfold_rendezvous.remote(None)), START_LIMIT)
+        started = actor.fanfold_start.remote(birth, parcel, actor.fanfold_rendezvous.remote(None))
+        awaited(started, START_LIMIT, f"the start of {recipe!r}", repr(actor))
     except BaseException:
         ray.kill(actor)
         raise
