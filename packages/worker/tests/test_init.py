@@ -34,6 +34,7 @@ def test_public_names() -> None:
         "MethodNameClashError",
         "NotPicklableError",
         "Notifies",
+        "OnlyRank",
         "Outcome",
         "PlacesTogether",
         "PoolError",

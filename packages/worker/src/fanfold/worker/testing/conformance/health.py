@@ -18,6 +18,8 @@ from fanfold.worker.testing.workers import Probe, Rendezvous
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanfold.worker.testing.conformance.suite import Group
+
 
 class Health(Suite):
     """Tests of `why_stuck` and of the aliveness check."""
@@ -27,15 +29,25 @@ class Health(Suite):
     def test_why_stuck(self, tmp_path: Path) -> None:
         with self.make_group([2], ClassWithInitArgs(Rendezvous, str(tmp_path))) as group:
             call = group.wait_for.options(blocking=False)("released", [1])
-            self.until(lambda: "wait_for" in group.why_stuck() and call.so_far())
-            table = group.why_stuck()
-            idle, busy = (next(line for line in table.splitlines() if name in line) for name in group.worker_names)
-            assert " - " in idle
+            tables: list[str] = []
+
+            def one_rank_sleeps() -> bool:  # now and then it is asked while it looks whether it is released
+                tables.append(group.why_stuck())
+                idle, _ = self.lines_of(tables[-1], group)
+                return "time.sleep" in tables[-1] and " - " in idle
+
+            self.until(one_rank_sleeps)
+            _, busy = self.lines_of(tables[-1], group)
             assert "wait_for" in busy
-            assert "workers.py" in table
-            assert "time.sleep" in table
+            assert "workers.py" in tables[-1]
+            assert call.so_far() == {0: "released"}
             (tmp_path / "released").touch()
             call.result(self.patience)
+
+    @staticmethod
+    def lines_of(table: str, group: Group) -> list[str]:
+        """The line of each rank in the table of `why_stuck`."""
+        return [next(line for line in table.splitlines() if name in line) for name in group.worker_names]
 
     @needs(Ability.BUSY)
     def test_slow_call_says_where_its_ranks_are(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
