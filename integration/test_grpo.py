@@ -141,6 +141,7 @@ def test_models_stay_loaded_between_drivers(ten: Path, tmp_path: Path, reference
     second = run(models_on_ranks, chosen(ten, out, *where))
     assert (first["first_step"], second["first_step"]) == (0, 2)
     assert json.loads((out / "workers.json").read_text()) == pids
+    assert second["seconds"]["start"] < first["seconds"]["start"]
     check_the_same(out, reference)
     stop(chosen(ten, out, *where))
     ray.shutdown()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
 ROUNDS = int(os.environ.get("FANFOLD_CHAOS_ROUNDS", "20"))
-SOON = 60.0  # seconds for an error to arrive on a machine that does other things too
+SOON = 20.0  # seconds for an error to arrive on a machine that does other things too
 
 
 @pytest.fixture(autouse=True)
